@@ -1,0 +1,94 @@
+"""Reading and writing typed objects as JSON or YAML, with errors that name the file, the entry and the field."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from neuroshard_fast.errors import InputError
+
+T = TypeVar("T")
+
+YAML_SUFFIXES = (".yaml", ".yml")
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The contents of ``path``; InputError where it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write ``data`` to ``path`` so that a reader sees the old contents or the new ones, never a part.
+
+    InputError where the folder cannot be written to.
+    """
+    target = Path(path)
+    try:
+        descriptor, temporary = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"
+        )
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def decode(data: bytes, type_: type[T], source: str, *, yaml: bool = False) -> T:
+    """Decode JSON (or YAML) into ``type_``; ``source`` names the origin in errors."""
+    try:
+        if yaml:
+            return msgspec.yaml.decode(data, type=type_)
+        return msgspec.json.decode(data, type=type_)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"{source}: {_explain(error)}") from error
+
+
+def load(path: str | os.PathLike[str], type_: type[T]) -> T:
+    """Read ``path`` as YAML when its name ends in .yaml or .yml, else as JSON, into ``type_``."""
+    yaml = Path(path).suffix.lower() in YAML_SUFFIXES
+    return decode(read_bytes(path), type_, str(path), yaml=yaml)
+
+
+def save(path: str | os.PathLike[str], value: Any) -> None:
+    """Write ``value`` as YAML or JSON, chosen by the name of ``path``, atomically."""
+    if Path(path).suffix.lower() in YAML_SUFFIXES:
+        data = msgspec.yaml.encode(value)
+    else:
+        data = msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+    write_atomically(path, data)
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = str(error)
+    if " - at `$" in text:
+        message, _, where = text.rpartition(" - at `$")
+        entry = where.rstrip("`").lstrip(".")
+        return f"{entry}: {message}" if entry else message
+    return text

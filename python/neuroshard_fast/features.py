@@ -1,0 +1,39 @@
+"""What the cost networks see of a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from neuroshard_fast.reuse import HISTOGRAM_BINS
+from neuroshard_fast.tables import EmbeddingTable, TableSet
+
+PUBLISHED_FEATURES: tuple[str, ...] = tuple(
+    sorted([f"bin_{k}" for k in range(HISTOGRAM_BINS)] + ["dim", "pooling_factor", "row"])
+)
+"""Names of the published compute features, in the order in which they sort as strings."""
+
+DIM_COLUMN = PUBLISHED_FEATURES.index("dim")
+
+_OUTPUT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+def compute_features(tables: TableSet, batch_size: int) -> npt.NDArray[np.float32]:
+    """Features of the unsplit tables, shape [tables, 20], columns as in PUBLISHED_FEATURES."""
+    histograms = np.array([table.histogram(batch_size) for table in tables])
+    columns: dict[str, npt.NDArray[np.float64]] = {
+        f"bin_{k}": histograms[:, k] for k in range(HISTOGRAM_BINS)
+    }
+    columns["dim"] = np.array([table.embedding_dim for table in tables], float)
+    columns["pooling_factor"] = np.array([table.pooling_factor for table in tables])
+    columns["row"] = np.array([table.num_embeddings for table in tables], float)
+    return np.stack([columns[name] for name in PUBLISHED_FEATURES], axis=1).astype(np.float32)
+
+
+def output_width(table: EmbeddingTable) -> float:
+    """What a device sends for each column of a shard of ``table``, in fp32 numbers a sample.
+
+    Pooled: one vector a feature. Unpooled: one a lookup. Half-precision output counts half.
+    """
+    vectors = len(table.features) if table.pooling != "none" else table.pooling_factor
+    return vectors * _OUTPUT_BYTES[table.output_dtype] / 4
