@@ -1,0 +1,53 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+
+from neuroshard_fast.options import ALGORITHMS, SearchOptions
+
+_DEFAULTS = SearchOptions()
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of a search, as in :class:`SearchOptions`."""
+    group = parser.add_argument_group("search")
+    group.add_argument("--algorithm", choices=ALGORITHMS, default=_DEFAULTS.algorithm)
+    group.add_argument(
+        "--beam-width", type=int, default=_DEFAULTS.beam_width, help="split sequences kept a round"
+    )
+    group.add_argument(
+        "--candidates",
+        type=int,
+        default=_DEFAULTS.candidates,
+        help="largest and dearest shards tried for a split, each so many",
+    )
+    group.add_argument(
+        "--max-splits", type=int, default=_DEFAULTS.max_splits, help="most column splits in a plan"
+    )
+    group.add_argument(
+        "--grid-steps", type=int, default=_DEFAULTS.grid_steps, help="dimension factors tried"
+    )
+    group.add_argument("--threads", type=int, default=_DEFAULTS.threads, help="engine threads")
+    group.add_argument(
+        "--seed", type=int, default=_DEFAULTS.seed, help="seed of the algorithm 'random'"
+    )
+    group.add_argument(
+        "--allow-batch-mismatch",
+        action="store_true",
+        help="plan although the cost models were made for another batch size",
+    )
+
+
+def search_options(args: argparse.Namespace) -> SearchOptions:
+    """The search options that were given."""
+    return SearchOptions(
+        algorithm=args.algorithm,
+        beam_width=args.beam_width,
+        candidates=args.candidates,
+        max_splits=args.max_splits,
+        grid_steps=args.grid_steps,
+        threads=args.threads,
+        seed=args.seed,
+        allow_batch_mismatch=args.allow_batch_mismatch,
+    )

@@ -1,0 +1,244 @@
+"""Planning: from tables, a cluster and cost models to a sharding plan."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuroshard_fast import _core
+from neuroshard_fast.cluster import Cluster
+from neuroshard_fast.cost_models import CostModels
+from neuroshard_fast.errors import InfeasiblePlanError, InputError
+from neuroshard_fast.features import DIM_COLUMN, compute_features, output_width
+from neuroshard_fast.memory import shard_memory
+from neuroshard_fast.options import SearchOptions
+from neuroshard_fast.plan import CostModelsUsed, DeviceLoad, Shard, ShardingPlan
+from neuroshard_fast.tables import EmbeddingTable, TableSet
+from neuroshard_fast.units import format_bytes
+
+DEFAULT_COST_MODELS = "h100-sim"
+
+_MAX_TOTAL_BYTES = 2**62
+_LISTED_TABLES = 3
+
+
+@dataclass(frozen=True)
+class SearchOutcome:
+    """What a search found.
+
+    placement: shard indices of each device; None where no plan was found. A baseline may place
+        shards over a memory cap: then ``feasible`` is False and ``result`` None.
+    """
+
+    feasible: bool
+    column_splits: list[int]
+    placement: list[list[int]] | None
+    result: _core.Result | None
+
+
+class Planner:
+    """Plans table sets with one set of cost models; may be used from several threads.
+
+    cost_models: loaded models, the name of shipped ones, or a file.
+    """
+
+    def __init__(self, cost_models: CostModels | str | os.PathLike[str] = DEFAULT_COST_MODELS):
+        if not isinstance(cost_models, CostModels):
+            cost_models = CostModels.load(cost_models)
+        self.cost_models = cost_models
+
+    def plan(
+        self, tables: TableSet, cluster: Cluster, options: SearchOptions | None = None
+    ) -> ShardingPlan:
+        """The plan that the search finds cheapest.
+
+        InputError where the cost models do not fit the cluster; InfeasiblePlanError where no plan
+        keeps the memory caps.
+        """
+        started = time.perf_counter()
+        options = options or SearchOptions()
+        batch_size = cluster.batch_size or self.cost_models.info.batch_size
+        problem = self.problem(tables, cluster, options)
+        outcome = self.search(tables, problem, options)
+        if outcome.result is None:
+            raise InfeasiblePlanError(_why_infeasible(tables, cluster, options))
+        planning_ms = (time.perf_counter() - started) * 1e3
+        return self._describe(tables, cluster, options, batch_size, problem, outcome.result, planning_ms)
+
+    def problem(
+        self, tables: TableSet, cluster: Cluster, options: SearchOptions | None = None
+    ) -> _core.Problem:
+        """The engine's view of a planning problem; InputError where the cost models do not fit it."""
+        options = options or SearchOptions()
+        self.cost_models.require_device_count(cluster.world_size)
+        batch_size = cluster.batch_size or self.cost_models.info.batch_size
+        self.cost_models.require_batch_size(
+            batch_size, allow_mismatch=options.allow_batch_mismatch
+        )
+        memory = [shard_memory(table) for table in tables]
+        total = sum(m.of_width(t.embedding_dim) for m, t in zip(memory, tables, strict=True))
+        if total > _MAX_TOTAL_BYTES:
+            raise InputError(f"tables: {format_bytes(total)} in all is beyond what can be planned")
+        return _core.Problem(
+            features=compute_features(tables, batch_size),
+            dim_column=DIM_COLUMN,
+            dims=np.array([table.embedding_dim for table in tables], np.int64),
+            output_width=np.array([output_width(table) for table in tables]),
+            bytes_per_column=np.array([m.per_column for m in memory], np.int64),
+            bytes_fixed=np.array([m.fixed for m in memory], np.int64),
+            devices=cluster.world_size,
+            memory_bytes=cluster.memory_bytes,
+        )
+
+    def search(
+        self, tables: TableSet, problem: _core.Problem, options: SearchOptions
+    ) -> SearchOutcome:
+        """Run the algorithm of ``options`` on a problem made by :meth:`problem`."""
+        networks = self.cost_models.networks
+        if options.algorithm == "neuroshard":
+            result = _core.search(
+                networks,
+                problem,
+                beam_width=options.beam_width,
+                candidates=options.candidates,
+                max_splits=options.max_splits,
+                grid_steps=options.grid_steps,
+                threads=options.threads,
+            )
+            if result is None:
+                return SearchOutcome(False, [], None, None)
+            return SearchOutcome(True, result.column_splits, result.placement, result)
+        if options.algorithm == "random":
+            placement = _core.random_placement(problem, options.seed)
+        else:
+            key = np.array([_BASELINE_KEYS[options.algorithm](table) for table in tables])
+            placement = _core.greedy_baseline(problem, key)
+        if placement is None:
+            return SearchOutcome(False, [], None, None)
+        feasible = _keeps_memory_caps(problem, placement)
+        result = _core.evaluate(networks, problem, [], placement) if feasible else None
+        return SearchOutcome(feasible, [], placement, result)
+
+    def _describe(
+        self,
+        tables: TableSet,
+        cluster: Cluster,
+        options: SearchOptions,
+        batch_size: int,
+        problem: _core.Problem,
+        result: _core.Result,
+        planning_ms: float,
+    ) -> ShardingPlan:
+        pieces = _core.split_shards(problem, result.column_splits)
+        shards: list[Shard] = []
+        devices: list[DeviceLoad] = []
+        for device, indices in enumerate(result.placement):
+            on_device = [
+                Shard(
+                    table=tables[table].name,
+                    column_offset=offset,
+                    width=width,
+                    device=device,
+                    memory_bytes=shard_memory(tables[table]).of_width(width),
+                )
+                for table, offset, width in (pieces[index] for index in indices)
+            ]
+            shards.extend(on_device)
+            parts = (result.compute[device], result.forward[device], result.backward[device])
+            devices.append(
+                DeviceLoad(
+                    device=device,
+                    num_shards=len(on_device),
+                    memory_bytes=sum(shard.memory_bytes for shard in on_device),
+                    compute_ms=parts[0],
+                    forward_comm_ms=parts[1],
+                    backward_comm_ms=parts[2],
+                    total_ms=sum(parts),
+                )
+            )
+        info = self.cost_models.info
+        return ShardingPlan(
+            algorithm=options.algorithm,
+            cost_models=CostModelsUsed(
+                name=info.name,
+                source=info.source,
+                batch_size=info.batch_size,
+                hardware=info.hardware,
+            ),
+            world_size=cluster.world_size,
+            memory_cap_bytes=cluster.memory_bytes,
+            batch_size=batch_size,
+            cost_ms=result.cost,
+            devices=tuple(devices),
+            shards=tuple(shards),
+            column_splits=tuple(result.column_splits),
+            placement=tuple(tuple(indices) for indices in result.placement),
+            assumed_histograms=tuple(t.name for t in tables if t.reuse_histogram is None),
+            planning_ms=planning_ms,
+        )
+
+
+def _keeps_memory_caps(problem: _core.Problem, placement: list[list[int]]) -> bool:
+    sizes = problem.bytes_per_column * problem.dims + problem.bytes_fixed
+    return all(int(sizes[indices].sum()) <= problem.memory_bytes for indices in placement)
+
+
+def _size(table: EmbeddingTable) -> float:
+    return float(shard_memory(table).of_width(table.embedding_dim))
+
+
+def _lookups(table: EmbeddingTable) -> float:
+    return table.embedding_dim * table.pooling_factor
+
+
+_BASELINE_KEYS: dict[str, Callable[[EmbeddingTable], float]] = {
+    "size_greedy": _size,
+    "dim_greedy": lambda table: float(table.embedding_dim),
+    "lookup_greedy": _lookups,
+    "size_lookup_greedy": lambda table: _lookups(table) * math.log10(table.num_embeddings),
+}
+"""What each greedy baseline balances (source: the published NeuroShard baselines)."""
+
+
+def _why_infeasible(tables: TableSet, cluster: Cluster, options: SearchOptions) -> str:
+    """What does not fit, for people to act on."""
+    cap = cluster.memory_bytes
+    sizes = {t.name: shard_memory(t).of_width(t.embedding_dim) for t in tables}
+    asked, available = sum(sizes.values()), cap * cluster.world_size
+    lines = [
+        f"no plan of algorithm {options.algorithm!r} keeps {format_bytes(cap)} on each of "
+        f"{cluster.world_size} devices: the tables take {format_bytes(asked)} of "
+        f"{format_bytes(available)} in all"
+    ]
+    if asked > available:
+        lines.append(
+            f"the tables are larger than all devices together: {-(-asked // cap)} devices of this "
+            f"memory or {format_bytes(-(-asked // cluster.world_size))} a device is the least that could do"
+        )
+    for table in tables:
+        least = shard_memory(table).of_width(_narrowest_width(table.embedding_dim))
+        if least > cap:
+            lines.append(
+                f"table {table.name!r} fits on no device even when split as narrow as it can be: "
+                f"its smallest shard takes {format_bytes(least)}"
+            )
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:_LISTED_TABLES]
+    lines.append("largest: " + ", ".join(f"{n!r} {format_bytes(s)}" for n, s in largest))
+    if options.algorithm == "neuroshard":
+        lines.append(
+            f"more memory, more devices or more column splits (max_splits is {options.max_splits}) may help"
+        )
+    else:
+        lines.append("this algorithm splits no table; 'neuroshard' does")
+    return "\n  ".join(lines)
+
+
+def _narrowest_width(dim: int) -> int:
+    while dim // 2 % 4 == 0:
+        dim //= 2
+    return dim

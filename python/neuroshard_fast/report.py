@@ -1,0 +1,123 @@
+"""Plans for people to look at: a table and a picture of the load of each device."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+from tabulate import tabulate
+
+from neuroshard_fast.config import write_atomically
+from neuroshard_fast.errors import InputError, MissingDependencyError
+from neuroshard_fast.plan import ShardingPlan
+from neuroshard_fast.units import format_bytes
+
+_GIB = 2**30
+
+
+def provenance(plan: ShardingPlan) -> str:
+    """Where the predicted costs of a plan come from, in one line."""
+    models = plan.cost_models
+    source = {
+        "measured": f"measured on {models.hardware}",
+        "simulated": f"SIMULATED {models.hardware}",
+        "imported": "imported checkpoints",
+    }[models.source]
+    text = f"cost models {models.name}: {source}, batch size {models.batch_size}"
+    if plan.batch_size != models.batch_size:
+        text += f" (planned for batch size {plan.batch_size}: the predictions are off)"
+    return text
+
+
+def format_plan(plan: ShardingPlan) -> str:
+    """The load of each device as a table, with the summary above it."""
+    rows = [
+        (
+            load.device,
+            load.num_shards,
+            format_bytes(load.memory_bytes),
+            f"{load.memory_bytes / plan.memory_cap_bytes:.1%}",
+            load.compute_ms,
+            load.forward_comm_ms,
+            load.backward_comm_ms,
+            load.total_ms,
+        )
+        for load in plan.devices
+    ]
+    table = tabulate(
+        rows,
+        headers=(
+            "device",
+            "shards",
+            "memory",
+            "of cap",
+            "compute ms",
+            "forward ms",
+            "backward ms",
+            "total ms",
+        ),
+        floatfmt=".3f",
+        colalign=("right",) * 8,
+    )
+    lines = [
+        f"predicted cost {plan.cost_ms:.3f} ms a step on {plan.world_size} devices "
+        f"({plan.algorithm}, planned in {plan.planning_ms:.1f} ms, "
+        f"{len(plan.column_splits)} column splits)",
+        provenance(plan),
+    ]
+    if plan.assumed_histograms:
+        lines.append(
+            f"reuse histograms assumed (Zipf) for {len(plan.assumed_histograms)} of "
+            f"{len({shard.table for shard in plan.shards})} tables"
+        )
+    return "\n".join([*lines, "", table])
+
+
+def draw_plan(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
+    """Draw cost and memory of each device to ``path``; its ending names the format (PNG, SVG, PDF)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "drawing needs matplotlib: pip install 'neuroshard-fast[report]'"
+        ) from error
+
+    figure = Figure(figsize=(max(8.0, 0.12 * plan.world_size + 4), 7), layout="constrained")
+    cost_axes, memory_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    devices = [load.device for load in plan.devices]
+    bottom = [0.0] * len(devices)
+    for name, color, values in (
+        ("compute", "#4477aa", [load.compute_ms for load in plan.devices]),
+        ("backward all-to-all", "#ee6677", [load.backward_comm_ms for load in plan.devices]),
+        ("forward all-to-all", "#ccbb44", [load.forward_comm_ms for load in plan.devices]),
+    ):
+        cost_axes.bar(devices, values, bottom=bottom, label=name, color=color)
+        bottom = [low + value for low, value in zip(bottom, values, strict=True)]
+    cost_axes.axhline(plan.cost_ms, color="black", linewidth=0.8, linestyle="--")
+    cost_axes.set_ylabel("predicted ms a step")
+    cost_axes.set_ylim(0, plan.cost_ms * 1.25)
+    cost_axes.legend(loc="upper right", ncols=3)
+    cost_axes.set_title(
+        f"{plan.algorithm}: {plan.cost_ms:.3f} ms on {plan.world_size} devices\n{provenance(plan)}",
+        fontsize=10,
+    )
+    memory_axes.bar(
+        devices, [load.memory_bytes / _GIB for load in plan.devices], color="#228833"
+    )
+    memory_axes.axhline(
+        plan.memory_cap_bytes / _GIB, color="black", linewidth=0.8, linestyle="--", label="cap"
+    )
+    memory_axes.set_ylabel("memory, GiB")
+    memory_axes.set_xlabel("device")
+    memory_axes.set_ylim(0, plan.memory_cap_bytes / _GIB * 1.15)
+    memory_axes.legend(loc="lower right")
+    if plan.world_size <= 32:
+        memory_axes.set_xticks(devices)
+    picture = io.BytesIO()
+    suffix = Path(path).suffix.lstrip(".").lower() or "png"
+    try:
+        figure.savefig(picture, format=suffix, dpi=130)
+    except ValueError as error:
+        raise InputError(f"{path}: pictures end in .png, .svg or .pdf") from error
+    write_atomically(path, picture.getvalue())
