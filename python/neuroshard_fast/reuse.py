@@ -27,11 +27,15 @@ _EXACT_EDGE = 32
 
 def measured_histogram(indices: npt.NDArray[np.integer]) -> tuple[float, ...]:
     """The reuse histogram of the indices of one batch, shape [lookups]; all zeros when there are none."""
-    counts = np.unique(indices, return_counts=True)[1]
+    return histogram_of_counts(np.unique(indices, return_counts=True)[1])
+
+
+def histogram_of_counts(counts: npt.NDArray[np.integer]) -> tuple[float, ...]:
+    """The reuse histogram where each distinct index's count is known, shape [distinct]."""
     if counts.size == 0:
         return (0.0,) * HISTOGRAM_BINS
     bins = np.searchsorted(_UPPER_EDGES, counts, side="left")
-    return tuple(np.bincount(bins, minlength=HISTOGRAM_BINS) / counts.size)
+    return tuple((np.bincount(bins, minlength=HISTOGRAM_BINS) / counts.size).tolist())
 
 
 @functools.lru_cache(maxsize=65536)

@@ -1,0 +1,54 @@
+"""neuroshard generate: write an example table set, or an index dump like the public DLRM data."""
+
+from __future__ import annotations
+
+import argparse
+
+NAME = "generate"
+HELP = "write an example table set, or an index dump like the public DLRM data"
+
+_FIXED = ("mlperf-dlrm-dcnv2", "production")
+_DLRM_YEARS = {"dlrm-2021": 2021, "dlrm-2022": 2022}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("example", choices=[*_FIXED, *_DLRM_YEARS], help="what to write")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="table set (.json or .yaml), or for dlrm-* an index dump (.pt or .pt.gz; needs torch)",
+    )
+    parser.add_argument("--tables", type=int, metavar="N", help="dlrm-*: number of tables")
+    parser.add_argument("--batch-size", type=int, metavar="B", help="dlrm-*: samples of the batch")
+    parser.add_argument("--max-rows", type=int, metavar="R", help="dlrm-*: rows of the largest table")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed (default 0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the example."""
+    from neuroshard_fast import examples
+    from neuroshard_fast.errors import InputError
+
+    sizes = {"tables": args.tables, "batch_size": args.batch_size, "max_rows": args.max_rows}
+    if args.example in _FIXED and any(size is not None for size in sizes.values()):
+        raise InputError(f"--tables, --batch-size and --max-rows do not apply to {args.example}")
+    dump = args.output.endswith((".pt", ".pt.gz"))
+    if dump and args.example in _FIXED:
+        raise InputError(f"{args.output}: index dumps are made for dlrm-2021 and dlrm-2022 only")
+    if args.example == "mlperf-dlrm-dcnv2":
+        examples.mlperf_dlrm_dcnv2().save(args.output)
+    elif args.example == "production":
+        examples.production_like(args.seed).save(args.output)
+    else:
+        drawn = examples.DlrmLike.draw(_DLRM_YEARS[args.example], **sizes, seed=args.seed)
+        if dump:
+            from neuroshard_fast.published import write_index_dump
+
+            write_index_dump(args.output, drawn)
+        else:
+            drawn.table_set().save(args.output)
+    print(f"wrote {args.output}")
+    return 0
