@@ -1,0 +1,157 @@
+"""Plans made through the Python API."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuroshard_fast import (
+    Cluster,
+    EmbeddingTable,
+    Feature,
+    InfeasiblePlanError,
+    InputError,
+    Planner,
+    SearchOptions,
+    ShardingPlan,
+    TableSet,
+    _core,
+)
+from neuroshard_fast.memory import shard_memory
+from neuroshard_fast.options import ALGORITHMS
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def planner(golden_models: Path) -> Planner:
+    return Planner(golden_models)
+
+
+def _tables(count: int, seed: int = 0) -> TableSet:
+    random = np.random.default_rng(seed)
+    return TableSet.of(
+        [
+            EmbeddingTable(
+                name=f"t{index}",
+                num_embeddings=int(10 ** random.uniform(3, 6.5)),
+                embedding_dim=int(2 ** random.integers(2, 8)),
+                features=(Feature(name="f", pooling_factor=float(random.uniform(1, 50))),),
+            )
+            for index in range(count)
+        ]
+    )
+
+
+def _check_plan(plan: ShardingPlan, tables: TableSet) -> None:
+    """Every column of every table exactly once, caps kept, loads that add up."""
+    columns = {table.name: np.zeros(table.embedding_dim, int) for table in tables}
+    memory = {table.name: shard_memory(table) for table in tables}
+    for shard in plan.shards:
+        columns[shard.table][shard.column_offset : shard.column_offset + shard.width] += 1
+        assert shard.width % 4 == 0
+        assert shard.memory_bytes == memory[shard.table].of_width(shard.width)
+    assert all((covered == 1).all() for covered in columns.values())
+    assert len(plan.devices) == plan.world_size
+    for load in plan.devices:
+        mine = [shard for shard in plan.shards if shard.device == load.device]
+        assert load.num_shards == len(mine)
+        assert load.memory_bytes == sum(shard.memory_bytes for shard in mine)
+        assert load.memory_bytes <= plan.memory_cap_bytes
+    assert plan.cost_ms == pytest.approx(max(load.total_ms for load in plan.devices), rel=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_covers_every_column_and_keeps_the_caps(
+    algorithm: str, planner: Planner
+) -> None:
+    tables = _tables(30)
+    options = msgspec.convert({"algorithm": algorithm}, SearchOptions)
+    plan = planner.plan(tables, Cluster(world_size=4, memory_bytes=4 * GIB), options)
+    assert plan.algorithm == algorithm
+    _check_plan(plan, tables)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(1, 25),
+    seed=st.integers(0, 2**20),
+    devices=st.sampled_from((2, 4, 8)),
+    slack=st.floats(1.05, 4.0),
+)
+def test_any_plan_is_valid_and_costs_what_a_fresh_evaluation_gives(
+    planner: Planner, count: int, seed: int, devices: int, slack: float
+) -> None:
+    tables = _tables(count, seed)
+    total = sum(shard_memory(table).of_width(table.embedding_dim) for table in tables)
+    cluster = Cluster(world_size=devices, memory_bytes=int(total / devices * slack) + 1)
+    options = SearchOptions(candidates=3, max_splits=3)
+    try:
+        plan = planner.plan(tables, cluster, options)
+    except InfeasiblePlanError:
+        return
+    _check_plan(plan, tables)
+    problem = planner.problem(tables, cluster)
+    placement = [list(indices) for indices in plan.placement]
+    again = _core.evaluate(
+        planner.cost_models.networks, problem, list(plan.column_splits), placement
+    )
+    assert again.cost == pytest.approx(plan.cost_ms, rel=1e-6)
+
+
+def test_splitting_pays_optimizer_state_in_every_shard(planner: Planner) -> None:
+    table = EmbeddingTable(
+        name="big",
+        num_embeddings=4_000_000,
+        embedding_dim=128,
+        features=(Feature(name="f", pooling_factor=20.0),),
+        optimizer="rowwise_adagrad",
+    )
+    # Half of the weights alone would fit, half with its own row-wise state does not.
+    half = 4_000_000 * (64 * 4 + 4)
+    fits = Cluster(world_size=2, memory_bytes=half)
+    plan = planner.plan(TableSet.of([table]), fits)
+    assert [shard.memory_bytes for shard in plan.shards] == [half, half]
+    with pytest.raises(InfeasiblePlanError):
+        planner.plan(TableSet.of([table]), Cluster(world_size=2, memory_bytes=half - 1))
+
+
+def test_plans_survive_json_and_yaml(planner: Planner, tmp_path: Path) -> None:
+    plan = planner.plan(_tables(8), Cluster(world_size=2, memory_bytes=8 * GIB))
+    for name in ("plan.json", "plan.yaml"):
+        plan.save(tmp_path / name)
+        assert ShardingPlan.load(tmp_path / name) == plan
+
+
+def test_assumed_histograms_are_named(planner: Planner) -> None:
+    tables = list(_tables(3))
+    known = msgspec.structs.replace(tables[0], reuse_histogram=(1.0,) + (0.0,) * 16)
+    plan = planner.plan(
+        TableSet.of([known, *tables[1:]]), Cluster(world_size=2, memory_bytes=8 * GIB)
+    )
+    assert plan.assumed_histograms == ("t1", "t2")
+
+
+def test_the_plan_does_not_depend_on_threads_or_on_other_callers(planner: Planner) -> None:
+    tables, cluster = _tables(40), Cluster(world_size=8, memory_bytes=4 * GIB)
+
+    def plan(threads: int) -> ShardingPlan:
+        made = planner.plan(tables, cluster, SearchOptions(threads=threads))
+        return msgspec.structs.replace(made, planning_ms=0.0)
+
+    with ThreadPoolExecutor(4) as pool:
+        plans = list(pool.map(plan, [1, 2, 3, 1, 4, 2]))
+    assert all(made == plans[0] for made in plans)
+
+
+def test_device_counts_that_the_models_lack_are_refused_with_those_they_have(
+    planner: Planner,
+) -> None:
+    with pytest.raises(InputError, match=r"3.*2, 4, 8, 16, 128"):
+        planner.plan(_tables(3), Cluster(world_size=3, memory_bytes=GIB))
