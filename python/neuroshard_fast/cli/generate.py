@@ -1,4 +1,4 @@
-"""neuroshard generate: write an example table set, or an index dump like the public DLRM data."""
+"""``neuroshard generate``: write an example table set or index dump."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tables", type=int, metavar="N", help="dlrm-*: number of tables")
     parser.add_argument("--batch-size", type=int, metavar="B", help="dlrm-*: samples of the batch")
-    parser.add_argument("--max-rows", type=int, metavar="R", help="dlrm-*: rows of the largest table")
+    parser.add_argument(
+        "--max-rows", type=int, metavar="R", help="dlrm-*: rows of the largest table"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed (default 0)")
 
 
@@ -45,9 +47,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         drawn = examples.DlrmLike.draw(_DLRM_YEARS[args.example], **sizes, seed=args.seed)
         if dump:
-            from neuroshard_fast.published import write_index_dump
-
-            write_index_dump(args.output, drawn)
+            drawn.write_index_dump(args.output)
         else:
             drawn.table_set().save(args.output)
     print(f"wrote {args.output}")

@@ -1,12 +1,13 @@
-"""Synthetic table sets and index dumps with the totals of Meta's public DLRM data of 2021 and 2022.
+"""Synthetic tables and index dumps with the totals of Meta's public DLRM data, 2021 and 2022.
 
-Every table gets its exact number of lookups and of distinct indices first, so that the totals hold by
-construction at any scale; indices that have them are drawn afterwards, one table at a time.
+Every table gets its exact number of lookups and of distinct indices first, so that the totals hold
+by construction at any scale; indices that have them are drawn afterwards, one table at a time.
 Totals: https://github.com/facebookresearch/dlrm_datasets.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from neuroshard_fast.checks import whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE
 from neuroshard_fast.errors import InputError
+from neuroshard_fast.published.index_dumps import MIN_ROWS, write_index_dump
 from neuroshard_fast.reuse import histogram_of_counts
 from neuroshard_fast.tables import MAX_TABLES, EmbeddingTable, Feature, TableSet
 
@@ -39,9 +41,6 @@ PUBLISHED_TOTALS = {
     2022: PublishedTotals(788, 131_072, 1_405_163_864, 110_259_238),
 }
 
-MIN_ROWS = 100
-"""Published tools count at least 100 rows in a table of an index dump."""
-
 _MAX_ROWS = 30_000_000
 _LARGEST_TO_SMALLEST = 3_000
 _POOLING_FACTOR_SPREAD = 1.3  # standard deviation of the logarithm
@@ -55,7 +54,7 @@ class DlrmLike:
     """One batch of synthetic lookups: how many each table gets, to how many distinct rows.
 
     rows, lookups, distinct, dims: shape [tables].
-    reuse_exponent: how fast the counts of a table's distinct indices fall off with their rank, [tables].
+    reuse_exponent: how fast the counts of a table's distinct indices fall off with rank, [tables].
     """
 
     batch_size: int
@@ -78,7 +77,7 @@ class DlrmLike:
     ) -> DlrmLike:
         """Draw the tables; None takes the size of the published data.
 
-        The mean pooling factor and the share of distinct indices are the published ones at any size.
+        Mean pooling factor and share of distinct indices are the published ones at any size.
         InputError where the rows are too few for so many distinct indices.
         """
         if year not in PUBLISHED_TOTALS:
@@ -139,6 +138,15 @@ class DlrmLike:
         generator.shuffle(indices)
         return indices
 
+    def write_index_dump(self, path: str | os.PathLike[str], *, progress: bool = True) -> None:
+        """Write the batch in the published format, ``.pt`` or ``.pt.gz``; needs torch."""
+        write_index_dump(
+            path,
+            ((self.indices(table), self.lengths(table)) for table in range(len(self))),
+            num_tables=len(self),
+            progress=progress,
+        )
+
     def table_set(self) -> TableSet:
         """The tables, with pooling factors and reuse histograms as measured on this batch."""
         return TableSet.of(
@@ -168,22 +176,21 @@ def dlrm_like(
     max_rows: int | None = None,
     seed: int = 0,
 ) -> TableSet:
-    """A synthetic table set with the mean pooling factor and distinct share of the data of ``year``.
+    """A synthetic table set with the mean pooling factor and distinct share of a year's data.
 
     Pooling factors are skewed (0.25 to 200), rows spread evenly on a logarithmic scale up to
-    ``max_rows``, dims 4 to 128. Reuse histograms hold for ``batch_size``. None takes published sizes.
+    ``max_rows``, dims 4 to 128. Reuse histograms are those of one batch of that size. None takes
+    the published sizes.
     """
-    drawn = DlrmLike.draw(
-        year, tables=tables, batch_size=batch_size, max_rows=max_rows, seed=seed
-    )
+    drawn = DlrmLike.draw(year, tables=tables, batch_size=batch_size, max_rows=max_rows, seed=seed)
     return drawn.table_set()
 
 
 def _whole_lookups(
     published: PublishedTotals, tables: int, batch_size: int, generator: np.random.Generator
 ) -> Ints:
-    """Lookups of each table in a batch: log-normal pooling factors, one from each equal share of the
-    law so that few tables are spread like many, with the published mean."""
+    """Lookups of each table in a batch: log-normal pooling factors with the published mean, one
+    from each equal share of the law, so that few tables are spread like many."""
     mean = published.indices / (published.tables * published.batch_size)
     normal = NormalDist()
     scores = np.array([normal.inv_cdf((table + 0.5) / tables) for table in range(tables)])
@@ -205,8 +212,8 @@ def _whole_distinct(most: Ints, total: int, generator: np.random.Generator) -> I
     total = max(total, int(least.sum()))
     if total > most.sum():
         raise InputError(
-            f"max_rows is too small: the tables can have {most.sum()} distinct indices at most, but the"
-            f" published share of distinct indices needs {total}; raise max_rows or lower batch_size"
+            f"max_rows is too small: the tables can have {most.sum()} distinct indices at most, but"
+            f" the published share needs {total}; raise max_rows or lower batch_size"
         )
     odds = np.exp(1.5 * generator.standard_normal(most.size))
 

@@ -8,20 +8,22 @@ BATCH_SIZE = 65536
 """Global batch of the benchmark."""
 
 _DIM = 128
+# fmt: off
 _ROWS = (
-    [40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10]
-    + [2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36]
-)  # fmt: skip
+    40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956,
+    405_282, 10, 2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000,
+    590_152, 12_973, 108, 36,
+)
 _POOLING_FACTORS = (
-    [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1]
-    + [6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1]
-)  # fmt: skip
+    3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1,
+)
+# fmt: on
 
 
 def mlperf_dlrm_dcnv2() -> TableSet:
     """MLPerf DLRM-DCNv2 on multi-hot Criteo 1TB: 26 tables of dim 128, fp32, row-wise Adagrad.
 
-    Index frequencies are not published with the benchmark, so the reuse histograms are left to be assumed.
+    Index frequencies are not published with the benchmark: reuse histograms are left to be assumed.
     """
     return TableSet.of(
         [

@@ -24,8 +24,8 @@ _SHARED_BY_SHARES = (0.90, 0.06, 0.03, 0.01)
 def production_like(seed: int = 0) -> TableSet:
     """1,000 tables, 3 TiB with optimizer state, meant for 128 devices of 80 GiB.
 
-    Rows and pooling factors are log-normal, a tenth of the tables is shared by several features, and
-    the reuse histograms are left to be assumed. Invented, not taken from a real model.
+    Rows and pooling factors are log-normal, a tenth of the tables is shared by several features;
+    reuse histograms are left to be assumed. Invented, not taken from a real model.
     """
     whole_number(seed, "seed", low=0, high=2**63 - 1)
     generator = np.random.default_rng(seed)

@@ -1,0 +1,122 @@
+"""``table_configs.json``: rows, pooling factor, reuse histogram and perhaps dim of every table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from neuroshard_fast import config
+from neuroshard_fast.checks import finite_number, whole_number
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.reuse import HISTOGRAM_BINS
+from neuroshard_fast.tables import (
+    MAX_DIM,
+    MAX_POOLING_FACTOR,
+    MAX_ROWS,
+    EmbeddingTable,
+    Feature,
+    TableSet,
+)
+
+_BINS = tuple(f"bin_{k}" for k in range(HISTOGRAM_BINS))
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """One entry: rows, mean pooling factor, reuse histogram (17 bins), and dim or None."""
+
+    rows: int
+    pooling_factor: float
+    reuse_histogram: tuple[float, ...]
+    dim: int | None = None
+
+    def with_dim(self, dim: int, name: str) -> EmbeddingTable:
+        """The table with ``dim`` columns: fp32, pooled, SGD, as the published code has it."""
+        return EmbeddingTable(
+            name=name,
+            num_embeddings=self.rows,
+            embedding_dim=dim,
+            features=(Feature(name=name, pooling_factor=self.pooling_factor),),
+            reuse_histogram=self.reuse_histogram,
+        )
+
+
+@dataclass(frozen=True)
+class PublishedTables:
+    """The entries of a ``table_configs.json``, by id; ``path`` is where they come from."""
+
+    path: str
+    tables: tuple[PublishedTable, ...]
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def __iter__(self) -> Iterator[PublishedTable]:
+        return iter(self.tables)
+
+    def __getitem__(self, index: int) -> PublishedTable:
+        return self.tables[index]
+
+    def table_set(self, dim: int | None = None) -> TableSet:
+        """All tables, named by their ids; ``dim`` is for those whose dim is not fixed."""
+        tables = []
+        for index, table in enumerate(self.tables):
+            table_dim = table.dim if table.dim is not None else dim
+            if table_dim is None:
+                raise InputError(
+                    f"{self.path}: [{index}] has no dim: give one for all tables, or a task file"
+                )
+            tables.append(table.with_dim(table_dim, str(index)))
+        return TableSet.of(tables)
+
+
+def read_table_configs(path: str | os.PathLike[str]) -> PublishedTables:
+    """Read a ``table_configs.json``; InputError names the entry and the field."""
+    entries = config.load(path, list[dict[str, Any]])
+    if not entries:
+        raise InputError(f"{path}: no tables")
+    return PublishedTables(
+        str(path), tuple(_table(entry, f"{path}: [{k}]") for k, entry in enumerate(entries))
+    )
+
+
+def write_table_configs(path: str | os.PathLike[str], tables: Sequence[PublishedTable]) -> None:
+    """Write a ``table_configs.json``."""
+    entries = []
+    for table in tables:
+        entry: dict[str, int | float] = {
+            "row": table.rows,
+            "pooling_factor": table.pooling_factor,
+            **dict(zip(_BINS, table.reuse_histogram, strict=True)),
+        }
+        if table.dim is not None:
+            entry["dim"] = table.dim
+        entries.append(msgspec.json.encode(entry))
+    config.write_atomically(path, b"[" + b",\n ".join(entries) + b"]\n")
+
+
+def _table(entry: dict[str, Any], where: str) -> PublishedTable:
+    missing = [field for field in ("row", "pooling_factor", *_BINS) if field not in entry]
+    if missing:
+        raise InputError(f"{where}: {', '.join(missing)} missing")
+    try:
+        table = PublishedTable(
+            rows=whole_number(entry["row"], "row", low=1, high=MAX_ROWS),
+            pooling_factor=finite_number(
+                entry["pooling_factor"], "pooling_factor", low=0.0, high=MAX_POOLING_FACTOR
+            ),
+            reuse_histogram=tuple(
+                finite_number(entry[name], name, low=0.0, high=1.0) for name in _BINS
+            ),
+            dim=None
+            if entry.get("dim") is None
+            else whole_number(entry["dim"], "dim", low=4, high=MAX_DIM),
+        )
+        table.with_dim(table.dim or 4, "table")  # checks the rest: sum of the bins, multiple of 4
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    return table
