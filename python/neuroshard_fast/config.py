@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,10 +63,12 @@ def decode(data: bytes, type_: type[T], source: str, *, yaml: bool = False) -> T
     """Decode JSON (or YAML) into ``type_``; ``source`` names the origin in errors."""
     try:
         if yaml:
+            if b"*" in data:
+                _refuse_aliases(data, source)
             return msgspec.yaml.decode(data, type=type_)
         return msgspec.json.decode(data, type=type_)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"{source}: {_explain(error)}") from error
+        raise InputError(f"{source}: {_explain(error, data)}") from error
 
 
 def load(path: str | os.PathLike[str], type_: type[T]) -> T:
@@ -83,10 +86,27 @@ def save(path: str | os.PathLike[str], value: Any) -> None:
     write_atomically(path, data)
 
 
-def _explain(error: Exception) -> str:
+def _refuse_aliases(data: bytes, source: str) -> None:
+    """A few hundred bytes of aliases of aliases can stand for more objects than fit in memory."""
+    import yaml
+
+    try:
+        for event in yaml.parse(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if isinstance(event, yaml.AliasEvent):
+                raise InputError(
+                    f"{source}: YAML aliases, such as *{event.anchor}, are not read: write them out"
+                )
+    except yaml.YAMLError as error:
+        raise InputError(f"{source}: {_explain(error, data)}") from error
+
+
+def _explain(error: Exception, data: bytes) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    text = str(error)
+    text = " ".join(str(error).split())
+    if at_byte := re.search(r"\(byte (\d+)\)$", text):
+        line = data.count(b"\n", 0, int(at_byte[1])) + 1
+        return f"line {line}: {text}"
     if " - at `$" in text:
         message, _, where = text.rpartition(" - at `$")
         entry = where.rstrip("`").lstrip(".")
