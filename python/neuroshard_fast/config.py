@@ -1,4 +1,4 @@
-"""Reading and writing typed objects as JSON or YAML, with errors that name the file, the entry and the field."""
+"""Typed objects as JSON or YAML files; errors name the file, the entry and the field."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write ``data`` to ``path`` so that a reader sees the old contents or the new ones, never a part.
+    """Write ``data`` to ``path``: a reader sees the old contents or the new ones, never a part.
 
     InputError where the folder cannot be written to.
     """
@@ -43,8 +43,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        os.chmod(temporary, mode)
-        os.replace(temporary, target)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(target)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error

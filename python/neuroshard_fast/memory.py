@@ -1,6 +1,6 @@
 """Memory of a shard as FBGEMM allocates it: weights and the state of the fused optimizer, in bytes.
 
-Source: ``SplitTableBatchedEmbeddingBagsCodegen`` of fbgemm-gpu 1.8 (a test compares with the real thing).
+Source: ``SplitTableBatchedEmbeddingBagsCodegen`` of fbgemm-gpu 1.8; a test compares with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Embedding tables and sets of them, as TorchRec describes them, plus what a cost model needs to know."""
+"""Embedding tables and sets of them, as TorchRec describes them, and what cost models need."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class EmbeddingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     num_embeddings: rows, 1 … 2^40.
     embedding_dim: columns, a multiple of 4, 4 … 16384.
     features: the features that look it up, at least one.
-    pooling: "sum" or "mean" of a bag, or "none" for an unpooled sequence (TorchRec's EmbeddingCollection).
+    pooling: "sum" or "mean" of a bag, or "none" for an unpooled sequence, which TorchRec has in an
+        EmbeddingCollection.
     is_weighted: whether every index comes with a weight.
     reuse_histogram: fractions of the distinct indices of one batch by how often each occurs (see
         :mod:`neuroshard_fast.reuse`), 17 bins; None where unknown, and then it is assumed.
@@ -93,7 +94,9 @@ class EmbeddingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         one_of(self.output_dtype, f"{where}: output_dtype", get_args(OutputDtype))
         one_of(self.optimizer, f"{where}: optimizer", get_args(Optimizer))
         if not isinstance(self.is_weighted, bool):
-            raise InputError(f"{where}: is_weighted must be true or false, got {self.is_weighted!r}")
+            raise InputError(
+                f"{where}: is_weighted must be true or false, got {self.is_weighted!r}"
+            )
         if self.reuse_histogram is not None:
             _check_histogram(self.reuse_histogram, where)
 
@@ -103,14 +106,14 @@ class EmbeddingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return sum(feature.pooling_factor for feature in self.features)
 
     def histogram(self, batch_size: int) -> tuple[float, ...]:
-        """The reuse histogram, or the assumed one for ``batch_size`` samples where none is known."""
+        """The reuse histogram; where none is known, the assumed one for ``batch_size`` samples."""
         if self.reuse_histogram is not None:
             return self.reuse_histogram
         return assumed_histogram(self.num_embeddings, batch_size * self.pooling_factor)
 
 
 class TableSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A non-empty sequence of tables with unique names, in the order in which shards are numbered."""
+    """A non-empty sequence of tables with unique names; shards are numbered in its order."""
 
     schema: Literal["neuroshard/tables/1"] = "neuroshard/tables/1"
     tables: Annotated[tuple[EmbeddingTable, ...], Meta(max_length=MAX_TABLES)]
@@ -123,7 +126,9 @@ class TableSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if not isinstance(table, EmbeddingTable):
                 raise InputError(f"tables[{index}] must be an EmbeddingTable, got {table!r}")
             if table.name in seen:
-                raise InputError(f"tables[{index}]: the name {table.name!r} is taken: names must be unique")
+                raise InputError(
+                    f"tables[{index}]: the name {table.name!r} is taken: names must be unique"
+                )
             seen.add(table.name)
 
     def __len__(self) -> int:

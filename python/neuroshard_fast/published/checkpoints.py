@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +176,7 @@ def _layers(
             _array(state[f"{name}.{k}.weight"], (outputs, inputs), f"{where}.{k}.weight"),
             _array(state[f"{name}.{k}.bias"], (outputs,), f"{where}.{k}.bias"),
         )
-        for k, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False))
+        for k, (inputs, outputs) in enumerate(pairwise(sizes))
     )
 
 

@@ -1,8 +1,8 @@
 """Index dumps of the public DLRM data: one batch of lookups, ``(indices, offsets, lengths)``.
 
-``lengths`` is [tables, batch]; ``offsets`` has tables * batch + 1 entries. The bag of table ``t`` and
-sample ``b``, ``bag = t * batch + b``, is ``indices[offsets[bag]:offsets[bag + 1]]``. The files take up
-to 13 GB, so they are mapped rather than read, and written one table at a time.
+``lengths`` is [tables, batch]; ``offsets`` has tables * batch + 1 entries. The bag of table ``t``
+and sample ``b``, ``bag = t * batch + b``, is ``indices[offsets[bag]:offsets[bag + 1]]``. The files
+take up to 13 GB, so they are mapped rather than read, and written one table at a time.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def write_index_dump(
                     torch.save(dump, file)
             else:
                 torch.save(dump, finished)
-            os.replace(finished, target)
+            finished.replace(target)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -180,7 +180,7 @@ def _unpacked(path: str | os.PathLike[str], progress: bool) -> Iterator[Path]:
         try:
             packed_bytes = Path(path).stat().st_size
             with (
-                open(path, "rb") as packed,
+                Path(path).open("rb") as packed,
                 gzip.open(packed) as stream,
                 tqdm(total=packed_bytes, unit="B", unit_scale=True, disable=not progress) as bar,
             ):
