@@ -1,0 +1,67 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.hpp"
+#include "engine/cost_networks.hpp"
+#include "engine/network.hpp"
+#include "register.hpp"
+
+namespace py = pybind11;
+
+namespace neuroshard::binding {
+
+namespace {
+
+using LayerArrays = std::pair<py::object, py::object>;  // weight, bias
+
+AffineLayer make_layer(const LayerArrays& arrays, const std::string& name) {
+  const Array<float> weight = float_array(arrays.first, name + " weight", 2);
+  Array<float> bias = float_array(arrays.second, name + " bias", 1);
+  if (weight.shape[0] != bias.shape[0] || weight.values.empty()) {
+    throw py::value_error(
+        name + " must have a weight of shape [outputs, inputs] and a bias of shape [outputs]");
+  }
+  return AffineLayer(weight.values, std::move(bias.values), weight.shape[1]);
+}
+
+Network make_network(const std::vector<LayerArrays>& layer_arrays,
+                     const std::optional<py::object>& feature_mean,
+                     const std::optional<py::object>& feature_std) {
+  std::vector<AffineLayer> layers;
+  for (const LayerArrays& arrays : layer_arrays) {
+    layers.push_back(make_layer(arrays, "layers[" + std::to_string(layers.size()) + "]"));
+  }
+  std::vector<float> mean;
+  std::vector<float> deviation;
+  if (feature_mean) {
+    mean = float_array(*feature_mean, "feature_mean", 1).values;
+  }
+  if (feature_std) {
+    deviation = float_array(*feature_std, "feature_std", 1).values;
+  }
+  return Network(std::move(layers), std::move(mean), std::move(deviation));
+}
+
+}  // namespace
+
+void register_networks(py::module_& module) {
+  py::class_<Network>(module, "Network")
+      .def(py::init(&make_network), py::arg("layers"), py::arg("feature_mean") = py::none(),
+           py::arg("feature_std") = py::none())
+      .def_property_readonly("inputs", &Network::inputs)
+      .def_property_readonly("outputs", &Network::outputs);
+
+  py::class_<CostNetworks>(module, "CostNetworks")
+      .def(py::init<Network, Network, std::map<int, Network>, std::map<int, Network>>(),
+           py::arg("table"), py::arg("set"), py::arg("forward"), py::arg("backward"))
+      .def_property_readonly("features", &CostNetworks::features)
+      .def_property_readonly("device_counts", &CostNetworks::device_counts);
+}
+
+}  // namespace neuroshard::binding

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cost_networks.hpp"
+#include "grid_search.hpp"
+#include "interrupt.hpp"
+#include "plan.hpp"
+#include "problem.hpp"
+#include "search.hpp"
+#include "shard_catalog.hpp"
+
+namespace neuroshard {
+
+/// Column-wise search: a beam search over sequences of column splits.
+///
+/// Starts from the unsplit tables. In each round every kept sequence is extended by one more split,
+/// in as many ways as there are candidates, each extension is scored by the table-wise search, and
+/// the best ones are kept. The answer is the cheapest plan seen.
+class BeamSearch {
+ public:
+  BeamSearch(const CostNetworks& networks, const Problem& problem, const SearchOptions& options,
+             Interrupt& interrupt);
+
+  std::optional<Plan> run();
+
+ private:
+  using Kind = ShardCatalog::Kind;
+
+  /// A split sequence and the shards that it leads to.
+  struct Sequence {
+    std::vector<std::int64_t> splits;
+    std::vector<Kind> shards;
+    std::vector<int> order;  // indices into `shards` as the greedy pass takes them
+
+    std::vector<Kind> ordered_shards() const;
+  };
+
+  /// A kept sequence and one more split.
+  struct Extension {
+    const Sequence* parent;
+    int shard;    // index into the parent's shards
+    double cost;  // ms, of the table-wise result; infinite if there is none
+  };
+
+  std::vector<Extension> extend(const std::vector<Sequence>& beam);
+  std::vector<int> split_candidates(const std::vector<Kind>& shards) const;
+  Sequence apply(const Extension& extension) const;
+  void score(std::span<Extension> extensions);
+  std::vector<Sequence> best_of(std::vector<Extension> extensions) const;
+  void keep_if_cheapest(const Sequence& sequence, const GridSearch::Result& result);
+  GridSearch& grid_search(std::size_t worker);
+
+  const CostNetworks& networks_;
+  const Problem& problem_;
+  const SearchOptions options_;
+  Interrupt& interrupt_;
+  ShardCatalog catalog_;
+  std::vector<std::unique_ptr<GridSearch>> grid_searches_;  // of each worker, once it has worked
+
+  // The cheapest plan so far.
+  double best_cost_ = std::numeric_limits<double>::infinity();  // ms
+  std::vector<std::int64_t> best_splits_;
+  Placement best_placement_;
+};
+
+}  // namespace neuroshard

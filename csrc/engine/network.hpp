@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "affine_layer.hpp"
+
+namespace neuroshard {
+
+/// A multi-layer perceptron in fp32: standardised inputs, ReLU on the hidden layers, linear output.
+class Network {
+ public:
+  /// Buffers of one thread for the activations of any network.
+  class Workspace {
+   private:
+    friend class Network;
+    std::vector<float> front_, back_;
+  };
+
+  /// The first layer sees `(input - mean) / deviation`; both are empty where inputs are used as
+  /// they are.
+  Network(std::vector<AffineLayer> layers, std::vector<float> mean, std::vector<float> deviation);
+
+  std::size_t inputs() const { return layers_.front().inputs(); }
+  std::size_t outputs() const { return layers_.back().outputs(); }
+
+  /// Output for one input of `inputs()` floats; valid until `workspace` is used again.
+  std::span<float> evaluate(std::span<const float> input, Workspace& workspace) const;
+
+ private:
+  std::vector<AffineLayer> layers_;
+  std::vector<float> mean_;       // [inputs] or empty
+  std::vector<float> deviation_;  // [inputs] or empty, not 0
+  std::size_t buffer_size_;       // floats that the widest activation takes
+};
+
+/// Replaces negative values by 0.
+void relu(std::span<float> values);
+
+}  // namespace neuroshard

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace neuroshard {
+
+/// What to plan: unsplit tables, and identical devices that shall hold them.
+class Problem {
+ public:
+  /// One value for each table, as the user gives them; the constructor of Problem checks them.
+  struct Tables {
+    std::vector<float> features;                 // [tables][features], row by row
+    std::vector<std::int64_t> dims;              // columns, a positive multiple of 4
+    std::vector<double> output_widths;           // fp32 numbers sent for each column, at least 0
+    std::vector<std::int64_t> bytes_per_column;  // at least 0
+    std::vector<std::int64_t> bytes_fixed;       // at least 0, in every shard of the table
+  };
+
+  /// `dim_column` is the feature that holds a shard's width. Throws std::invalid_argument.
+  Problem(Tables tables, std::int64_t dim_column, std::int64_t devices, std::int64_t memory_bytes);
+
+  int tables() const { return static_cast<int>(tables_.dims.size()); }
+  std::size_t features() const { return features_; }
+  int devices() const { return devices_; }
+
+  /// Memory cap of one device.
+  std::int64_t memory_bytes() const { return memory_bytes_; }
+
+  /// Sum of the output dims of all tables; column splits do not change it.
+  double total_dim() const { return total_dim_; }
+
+  std::int64_t table_dim(int table) const { return tables_.dims[index(table)]; }
+
+  /// Output dim of `width` columns of `table`, in fp32 numbers a sample.
+  double shard_dim(int table, std::int64_t width) const {
+    return static_cast<double>(width) * tables_.output_widths[index(table)];
+  }
+
+  /// Memory of a shard of `width` columns of `table`.
+  std::int64_t shard_bytes(int table, std::int64_t width) const {
+    return tables_.bytes_per_column[index(table)] * width + tables_.bytes_fixed[index(table)];
+  }
+
+  /// Writes the features of a shard of `width` columns of `table` to `output`, `features()` floats.
+  void shard_features(int table, std::int64_t width, std::span<float> output) const;
+
+ private:
+  static std::size_t index(int table) { return static_cast<std::size_t>(table); }
+  void check_table(std::size_t table) const;
+
+  Tables tables_;
+  std::size_t features_ = 0;  // features of one table
+  std::size_t dim_column_ = 0;
+  int devices_ = 0;
+  std::int64_t memory_bytes_;
+  double total_dim_ = 0.0;
+};
+
+/// Whether a shard of `width` columns can be split: the halves must be multiples of 4 columns.
+constexpr bool can_split(std::int64_t width) { return width / 2 % 4 == 0; }
+
+}  // namespace neuroshard

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <optional>
+
+#include "cost_networks.hpp"
+#include "interrupt.hpp"
+#include "plan.hpp"
+#include "problem.hpp"
+
+namespace neuroshard {
+
+/// Options of the search; the published method's are the defaults.
+struct SearchOptions {
+  int beam_width = 3;   // split sequences kept from round to round, at least 1
+  int candidates = 10;  // largest and dearest shards tried for a split, each so many, at least 1
+  int max_splits = 10;  // rounds; 0 searches table-wise only
+  int grid_steps = 11;  // limits tried by the grid search, at least 1
+  int threads = 1;      // at least 1; the plan does not depend on it
+};
+
+/// The cheapest plan that the method finds (beam_search.hpp), or nothing. Throws
+/// std::invalid_argument for options out of range and networks that do not suit the problem, and
+/// Interrupted.
+std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
+                           const SearchOptions& options, Interrupt& interrupt);
+
+}  // namespace neuroshard

@@ -1,0 +1,72 @@
+#include "shard_catalog.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "parallel.hpp"
+
+namespace neuroshard {
+
+ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem, int threads,
+                           Interrupt& interrupt)
+    : networks_(networks), problem_(problem) {
+  if (problem.features() != networks.features()) {
+    throw std::invalid_argument("features: the cost networks take " +
+                                std::to_string(networks.features()) + " features of a table, got " +
+                                std::to_string(problem.features()));
+  }
+  for (int table = 0; table < problem.tables(); ++table) {
+    add(table, problem.table_dim(table));
+  }
+  // Threads pay only where each has many tables to encode, about a microsecond each.
+  constexpr std::size_t kTablesOfTask = 256;
+  const std::size_t tables = entries_.size();
+  parallel_for((tables + kTablesOfTask - 1) / kTablesOfTask, threads, interrupt,
+               [&](std::size_t task, std::size_t) {
+                 const std::size_t first = task * kTablesOfTask;
+                 const std::size_t last = std::min(first + kTablesOfTask, tables);
+                 for (std::size_t table = first; table < last; ++table) {
+                   encode(static_cast<Kind>(table));
+                 }
+               });
+}
+
+void ShardCatalog::add_half(Kind kind) {
+  if (entry(kind).half == kNone) {
+    const Kind added = add(entry(kind).table, entry(kind).width / 2);
+    encode(added);
+    entries_[static_cast<std::size_t>(kind)].half = added;
+  }
+}
+
+ShardCatalog::Kind ShardCatalog::add(int table, std::int64_t width) {
+  entries_.push_back({.width = width,
+                      .bytes = problem_.shard_bytes(table, width),
+                      .dim = problem_.shard_dim(table, width),
+                      .single_cost = 0.0F,
+                      .table = table,
+                      .half = kNone});
+  encodings_.resize(entries_.size() * encoding_size());
+  return static_cast<Kind>(entries_.size() - 1);
+}
+
+void ShardCatalog::encode(Kind kind) {
+  Network::Workspace workspace;
+  Entry& shard = entries_[static_cast<std::size_t>(kind)];
+  std::vector<float> features(problem_.features());
+  problem_.shard_features(shard.table, shard.width, features);
+  const std::span<const float> encoding = networks_.encode(features, workspace);
+  std::copy(encoding.begin(), encoding.end(),
+            encodings_.begin() +
+                static_cast<std::ptrdiff_t>(static_cast<std::size_t>(kind) * encoding_size()));
+  shard.single_cost = networks_.compute_cost(this->encoding(kind), workspace);
+  if (!std::isfinite(shard.single_cost)) {
+    throw std::invalid_argument("features[" + std::to_string(shard.table) +
+                                "]: the compute network gives no finite cost for a shard of " +
+                                std::to_string(shard.width) + " columns");
+  }
+}
+
+}  // namespace neuroshard

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cost_networks.hpp"
+#include "interrupt.hpp"
+#include "problem.hpp"
+
+namespace neuroshard {
+
+/// What the search needs to know of every kind of shard, a kind being a table and a width.
+///
+/// The cost networks cannot tell two shards of a kind apart, so each kind is encoded once. Kinds
+/// 0 … tables - 1 are the unsplit tables; halves are added as the search splits.
+class ShardCatalog {
+ public:
+  using Kind = int;
+
+  /// Encodes the unsplit tables on `threads` threads. Keeps references to both arguments.
+  ShardCatalog(const CostNetworks& networks, const Problem& problem, int threads,
+               Interrupt& interrupt);
+
+  /// Whether a shard of this kind can be split.
+  bool can_split(Kind kind) const { return neuroshard::can_split(entry(kind).width); }
+
+  /// Makes the halves of a kind known, which must be splittable. Not to be called while others
+  /// read.
+  void add_half(Kind kind);
+
+  /// The kind of both halves of a shard; `add_half` comes first.
+  Kind half(Kind kind) const { return entry(kind).half; }
+
+  /// Memory in bytes.
+  std::int64_t bytes(Kind kind) const { return entry(kind).bytes; }
+
+  /// Output dim, in fp32 numbers a sample.
+  double dim(Kind kind) const { return entry(kind).dim; }
+
+  /// Compute cost of a device that holds nothing but this shard, in ms.
+  float single_cost(Kind kind) const { return entry(kind).single_cost; }
+
+  std::size_t encoding_size() const { return networks_.encoding_size(); }
+
+  std::span<const float> encoding(Kind kind) const {
+    return {encodings_.data() + static_cast<std::size_t>(kind) * encoding_size(), encoding_size()};
+  }
+
+ private:
+  struct Entry {
+    std::int64_t width;
+    std::int64_t bytes;
+    double dim;
+    float single_cost;
+    int table;
+    Kind half;  // kNone until added
+  };
+  static constexpr Kind kNone = -1;
+
+  const Entry& entry(Kind kind) const { return entries_[static_cast<std::size_t>(kind)]; }
+  Kind add(int table, std::int64_t width);
+  void encode(Kind kind);
+
+  const CostNetworks& networks_;
+  const Problem& problem_;
+  std::vector<Entry> entries_;
+  std::vector<float> encodings_;  // [kinds][encoding_size]
+};
+
+}  // namespace neuroshard

@@ -1,0 +1,34 @@
+#include "shards.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace neuroshard {
+
+std::vector<Shard> split_shards(const Problem& problem,
+                                std::span<const std::int64_t> column_splits) {
+  std::vector<Shard> shards;
+  for (int table = 0; table < problem.tables(); ++table) {
+    shards.push_back({table, 0, problem.table_dim(table)});
+  }
+  for (std::size_t step = 0; step < column_splits.size(); ++step) {
+    const std::int64_t index = column_splits[step];
+    const std::string where =
+        "column_splits[" + std::to_string(step) + "] = " + std::to_string(index);
+    if (index < 0 || index >= static_cast<std::int64_t>(shards.size())) {
+      throw std::invalid_argument(where + ": there are only " + std::to_string(shards.size()) +
+                                  " shards");
+    }
+    Shard& shard = shards[static_cast<std::size_t>(index)];
+    if (!can_split(shard.width)) {
+      throw std::invalid_argument(
+          where + ": a shard of " + std::to_string(shard.width) +
+          " columns cannot be split into halves of a multiple of 4 columns");
+    }
+    shard.width /= 2;
+    shards.push_back({shard.table, shard.column_offset + shard.width, shard.width});
+  }
+  return shards;
+}
+
+}  // namespace neuroshard

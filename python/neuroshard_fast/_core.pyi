@@ -1,0 +1,148 @@
+"""Cost-network inference and sharding search; csrc/binding makes it from csrc/engine.
+
+Arrays may be anything that numpy takes for an array of numbers; they are copied. Objects never change after
+they are made and may be used from several threads. Everything but making objects runs without the GIL.
+Costs are in milliseconds, memory in bytes. Unusable values raise ValueError, naming the argument; scalars of
+the wrong type raise TypeError. Shards are numbered as in the specification of the method: the unsplit
+tables first, each split appends one.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+class Network:
+    """A multi-layer perceptron in fp32: standardised inputs, ReLU on hidden layers."""
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
+        feature_mean: npt.ArrayLike | None = None,
+        feature_std: npt.ArrayLike | None = None,
+    ) -> None:
+        """``layers``: (weight [outputs, inputs], bias [outputs]); mean and std: [inputs], std above 0."""
+
+    @property
+    def inputs(self) -> int: ...
+    @property
+    def outputs(self) -> int: ...
+
+class CostNetworks:
+    """The cost networks of the method.
+
+    table: features of a shard -> encoding, ReLU also after the last layer.
+    set: sum of the encodings on a device -> compute cost, one output.
+    forward: by number of devices D: D dims and D relative start times -> D costs.
+    backward: by the same numbers of devices D: D dims -> D costs.
+    """
+
+    def __init__(
+        self,
+        table: Network,
+        set: Network,
+        forward: Mapping[int, Network],
+        backward: Mapping[int, Network],
+    ) -> None: ...
+    @property
+    def features(self) -> int:
+        """Features of a table."""
+
+    @property
+    def device_counts(self) -> list[int]:
+        """Numbers of devices that there are communication networks for, ascending."""
+
+class Problem:
+    """Unsplit tables, and identical devices that shall hold them."""
+
+    def __init__(
+        self,
+        features: npt.ArrayLike,
+        dim_column: int,
+        dims: npt.ArrayLike,
+        output_width: npt.ArrayLike,
+        bytes_per_column: npt.ArrayLike,
+        bytes_fixed: npt.ArrayLike,
+        devices: int,
+        memory_bytes: int,
+    ) -> None:
+        """``features``: [tables, features]; in column ``dim_column`` the engine writes a shard's width.
+
+        The other arrays are [tables]: ``dims`` columns, a multiple of 4; ``output_width`` fp32 numbers sent
+        for each column; memory of a shard is ``bytes_per_column * width + bytes_fixed``.
+        """
+
+    @property
+    def tables(self) -> int: ...
+    @property
+    def devices(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+
+class Result:
+    """A plan with its predicted costs; made by the functions below only."""
+
+    @property
+    def cost(self) -> float:
+        """The largest compute + forward + backward over the devices."""
+
+    @property
+    def column_splits(self) -> list[int]: ...
+    @property
+    def placement(self) -> list[list[int]]:
+        """Shard indices of each device, in the order of placement."""
+
+    @property
+    def compute(self) -> list[float]: ...
+    @property
+    def forward(self) -> list[float]: ...
+    @property
+    def backward(self) -> list[float]: ...
+    @property
+    def dim_sums(self) -> list[float]: ...
+    @property
+    def memory_bytes(self) -> list[int]: ...
+
+def search(
+    networks: CostNetworks,
+    problem: Problem,
+    *,
+    beam_width: int = 3,
+    candidates: int = 10,
+    max_splits: int = 10,
+    grid_steps: int = 11,
+    threads: int = 1,
+) -> Result | None:
+    """Beam search over column splits, greedy grid search over placements; None where it finds no plan.
+
+    The result does not depend on ``threads``.
+    """
+
+def table_wise(
+    networks: CostNetworks, problem: Problem, *, grid_steps: int = 11, threads: int = 1
+) -> Result | None:
+    """Greedy grid search on the unsplit tables; None where it finds no plan."""
+
+def evaluate(
+    networks: CostNetworks,
+    problem: Problem,
+    column_splits: Sequence[int],
+    placement: Sequence[Sequence[int]],
+) -> Result:
+    """Predicted costs of a plan; memory caps are not checked. ValueError if it is not a valid plan."""
+
+def single_table_compute(networks: CostNetworks, problem: Problem) -> npt.NDArray[np.float32]:
+    """Predicted compute cost of each unsplit table alone on a device, [tables]."""
+
+def split_shards(problem: Problem, column_splits: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(table, column offset, width) of each shard after the splits. ValueError for an impossible split."""
+
+def greedy_baseline(problem: Problem, key: npt.ArrayLike) -> list[list[int]]:
+    """Tables in descending order of ``key`` [tables], each to the device of the lowest sum of keys so far.
+
+    Equal keys: the larger table first, then the later one. A table that fits on no device goes to the last
+    one, over its cap, as in the published code: the caller checks.
+    """
+
+def random_placement(problem: Problem, seed: int) -> list[list[int]] | None:
+    """A random placement of the unsplit tables within the caps, or None if many tries find none."""
