@@ -1,0 +1,76 @@
+"""``neuroshard pretrain``: train cost models on cost data."""
+
+from __future__ import annotations
+
+import argparse
+
+NAME = "pretrain"
+HELP = "train cost models on a folder of cost data"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    from neuroshard_fast.pretrain.options import PretrainOptions
+
+    defaults = PretrainOptions()
+    parser.add_argument(
+        "data",
+        metavar="DATA",
+        help="folder with compute, comm_D for each device count D, and perhaps compute_heldout "
+        "(samples of other tables, to report the error on unseen ones)",
+    )
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="cost models (.safetensors)"
+    )
+    parser.add_argument("--name", help="of the cost models; default: the file's name")
+    parser.add_argument("--epochs", type=int, default=defaults.epochs, help="passes over the data")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=defaults.patience,
+        help="epochs without improvement after which to stop",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=defaults.batch_size, help="samples a training step"
+    )
+    parser.add_argument(
+        "--learning-rate", type=float, default=defaults.learning_rate, help="at its peak"
+    )
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument("--threads", type=int, default=defaults.threads, help="torch threads")
+    for option, what in (
+        ("--table-sizes", "layers of the table network"),
+        ("--set-sizes", "hidden layers of the network behind the sum"),
+        ("--communication-sizes", "hidden layers of the communication networks"),
+    ):
+        default = getattr(defaults, option[2:].replace("-", "_"))
+        parser.add_argument(
+            option, type=_sizes, default=default, metavar="N,N,…", help=f"outputs of the {what}"
+        )
+    parser.add_argument(
+        "--devices-per-node",
+        type=int,
+        default=defaults.devices_per_node,
+        help="devices that share the fast links of a node",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    from dataclasses import fields
+
+    from neuroshard_fast.cost_models import check_output
+    from neuroshard_fast.pretrain import PretrainOptions, errors_table, pretrain
+
+    output = check_output(args.output)
+    options = PretrainOptions(
+        **{field.name: getattr(args, field.name) for field in fields(PretrainOptions)}
+    )
+    models = pretrain(args.data, args.name or output.stem, options)
+    models.save(output)
+    print(f"wrote {output}; errors on held-out data:\n{errors_table(models.info)}")
+    return 0
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(","))

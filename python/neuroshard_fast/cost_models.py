@@ -1,0 +1,461 @@
+"""Pre-trained cost networks and where they come from, in one safetensors file.
+
+A file holds the compute network and, for each device count it knows, a forward and a backward
+communication network. Tensors, all fp32:
+
+- ``compute.table.K.weight|bias``, ``compute.set.K.weight|bias``,
+  ``compute.feature_mean|feature_std``
+- ``forward.D.K.weight|bias``, ``forward.D.feature_mean|feature_std``, the same for ``backward.D``
+
+with ``K`` the layer, counted from 0, and ``D`` the device count. The metadata entry ``neuroshard``
+is :class:`CostModelsInfo` as JSON. Reading a file needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+
+from neuroshard_fast import config
+from neuroshard_fast.checks import finite_number, label, one_of, whole_number
+from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.features import PUBLISHED_FEATURES
+from neuroshard_fast.plan import Source
+
+if TYPE_CHECKING:
+    from neuroshard_fast import _core
+
+F32 = npt.NDArray[np.float32]
+Layers = list[tuple[F32, F32]]
+
+SUFFIX = ".safetensors"
+METADATA_KEY = "neuroshard"
+PUBLISHED_BATCH_SIZE = 65536
+"""Batch size of the published cost data and checkpoints, which do not say so themselves."""
+
+_SHIPPED_FOLDER = Path(__file__).parent / "models"
+_LAYER_NAME = re.compile(
+    r"(compute\.table|compute\.set|(?:forward|backward)\.[1-9][0-9]{0,4})"
+    r"\.(0|[1-9][0-9]{0,4})\.(weight|bias)"
+)
+_STATISTICS_NAME = re.compile(
+    r"(compute|(?:forward|backward)\.[1-9][0-9]{0,4})\.feature_(mean|std)"
+)
+
+
+class TrainingData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One folder of cost data that networks were trained on.
+
+    part: the folder's name: "compute", "compute_heldout" or "comm_D".
+    samples: samples in it.
+    tables: tables in its pool, each with each dim counted; None for communication.
+    source, backend, hardware, batch_size, seed, date, versions: as its info.json says; None or
+        empty where it has none (published data).
+    """
+
+    part: str
+    samples: int
+    tables: int | None = None
+    source: Source | None = None
+    backend: str | None = None
+    hardware: str | None = None
+    batch_size: int | None = None
+    seed: int | None = None
+    date: str | None = None
+    versions: dict[str, str] = {}
+
+
+class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the networks were trained.
+
+    command: the command line. seed: of the split, the initial weights and the batches.
+    date: ISO 8601, UTC. versions: of the libraries used.
+    """
+
+    command: str
+    seed: int
+    date: str
+    versions: dict[str, str]
+
+
+class HeldOutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far the predictions of one network are off on samples it was not trained on.
+
+    network: "compute", "forward.D" or "backward.D".
+    held_out: "samples" (new combinations of tables known from training) or "tables" (samples made
+        up only of tables never seen in training).
+    samples: how many samples were compared.
+    mape: mean absolute percentage error, as a fraction.
+    kendall: Kendall's rank correlation tau-b; None where it is not defined (constant values).
+    mse: mean squared error, ms².
+    noise_floor: MAPE between repeated measurements of the same sample, as a fraction; None where
+        nothing was measured twice.
+    """
+
+    network: str
+    held_out: Literal["samples", "tables"]
+    samples: int
+    mape: float
+    kendall: float | None
+    mse: float
+    noise_floor: float | None = None
+
+
+class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a file of cost networks says about itself.
+
+    name: of these cost models.
+    source: "measured" on hardware, "simulated" by an analytic model, or "imported" from published
+        checkpoints.
+    hardware: what was measured or simulated, in words.
+    batch_size: samples a step, of all devices together, that the costs hold for.
+    feature_names: columns of the compute network's input.
+    data, training, errors: provenance; empty for imported networks.
+    """
+
+    schema: Literal["neuroshard/cost-models/1"] = "neuroshard/cost-models/1"
+    name: str
+    source: Source
+    hardware: str
+    batch_size: int
+    feature_names: tuple[str, ...] = PUBLISHED_FEATURES
+    data: tuple[TrainingData, ...] = ()
+    training: Training | None = None
+    errors: tuple[HeldOutError, ...] = ()
+
+    def __post_init__(self) -> None:
+        label(self.name, "name")
+        one_of(self.source, "source", ("measured", "simulated", "imported"))
+        label(self.hardware, "hardware")
+        whole_number(self.batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
+        if self.feature_names != PUBLISHED_FEATURES:
+            raise InputError(
+                "feature_names must be the published compute features in the order in which they "
+                f"sort ({', '.join(PUBLISHED_FEATURES)}), got {', '.join(self.feature_names)}"
+            )
+        for error in self.errors:
+            for field in ("mape", "mse"):
+                finite_number(getattr(error, field), f"errors: {field}", low=0.0, high=1e300)
+
+
+@dataclass(frozen=True, eq=False)
+class CostModels:
+    """Cost networks, ready to plan with.
+
+    tensors: the weights, by the names of the file format; checked when constructed: InputError
+        names the first one that is missing, superfluous, of a wrong shape or not finite.
+    """
+
+    info: CostModelsInfo
+    tensors: Mapping[str, F32]
+
+    def __post_init__(self) -> None:
+        _check_tensors(self.tensors)
+
+    @classmethod
+    def load(cls, name_or_path: str | os.PathLike[str]) -> CostModels:
+        """Shipped cost models by their name, or those in a file by its path.
+
+        A string that ends in .safetensors or contains a folder is a path. InputError for any other
+        string that is not a shipped name, and for a file that is not sound.
+        """
+        path = _resolve(name_or_path)
+        metadata, tensors = _read(path)
+        if METADATA_KEY not in metadata:
+            raise InputError(
+                f"{path}: no metadata entry {METADATA_KEY!r}: not a file of cost models; published "
+                "checkpoints are converted with `neuroshard import-checkpoints`"
+            )
+        info = config.decode(metadata[METADATA_KEY].encode(), CostModelsInfo, f"{path}: metadata")
+        try:
+            return cls(info, tensors)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file, atomically; its name must end in .safetensors."""
+        path = check_output(path)
+        tensors = {name: np.ascontiguousarray(array) for name, array in self.tensors.items()}
+        metadata = {METADATA_KEY: msgspec.json.encode(self.info).decode()}
+        config.write_atomically(path, safetensors.numpy.save(tensors, metadata=metadata))
+
+    @cached_property
+    def device_counts(self) -> tuple[int, ...]:
+        """The device counts that there are communication networks for, ascending."""
+        return _device_counts(self.tensors)
+
+    @cached_property
+    def networks(self) -> _core.CostNetworks:
+        """The networks as the engine takes them."""
+        from neuroshard_fast import _core
+
+        return _core.CostNetworks(
+            _core.Network(
+                self.layers("compute.table"),
+                self.tensors["compute.feature_mean"],
+                self.tensors["compute.feature_std"],
+            ),
+            _core.Network(self.layers("compute.set"), None, None),
+            {devices: self._communication("forward", devices) for devices in self.device_counts},
+            {devices: self._communication("backward", devices) for devices in self.device_counts},
+        )
+
+    def layers(self, network: str) -> Layers:
+        """Weight [outputs, inputs] and bias [outputs] of each layer of ``network``.
+
+        ``network``: "compute.table", "compute.set", "forward.D" or "backward.D".
+        """
+        layers: Layers = []
+        while (weight := self.tensors.get(f"{network}.{len(layers)}.weight")) is not None:
+            layers.append((weight, self.tensors[f"{network}.{len(layers)}.bias"]))
+        return layers
+
+    def require_device_count(self, devices: int) -> None:
+        """InputError where there are no communication networks for ``devices`` devices.
+
+        One device communicates with nobody and needs none.
+        """
+        if devices != 1 and devices not in self.device_counts:
+            known = ", ".join(map(str, self.device_counts)) or "none"
+            raise InputError(
+                f"cost models {self.info.name!r} have no communication networks for {devices} "
+                f"devices; device counts they have: {known}"
+            )
+
+    def require_batch_size(self, batch_size: int, *, allow_mismatch: bool = False) -> None:
+        """InputError where the costs hold for another batch size, unless ``allow_mismatch``."""
+        if batch_size != self.info.batch_size and not allow_mismatch:
+            raise InputError(
+                f"cost models {self.info.name!r} hold for batch size {self.info.batch_size}, not "
+                f"{batch_size}; plan for that one, or accept the error (--allow-batch-mismatch)"
+            )
+
+    def _communication(self, direction: str, devices: int) -> _core.Network:
+        network = f"{direction}.{devices}"
+        return _core.Network(
+            self.layers(network),
+            self.tensors[f"{network}.feature_mean"],
+            self.tensors[f"{network}.feature_std"],
+        )
+
+
+def import_checkpoints(
+    name: str,
+    *,
+    compute: str | os.PathLike[str],
+    forward: Sequence[str | os.PathLike[str]],
+    backward: Sequence[str | os.PathLike[str]],
+    batch_size: int = PUBLISHED_BATCH_SIZE,
+) -> CostModels:
+    """Cost models made of published checkpoints; needs torch.
+
+    compute: checkpoint of the compute network. forward, backward: checkpoints of communication
+        networks, one pair for each device count, in any order.
+    batch_size: samples a step that the costs hold for.
+
+    InputError where a checkpoint is not sound, not of its kind, given twice, or lacks its partner.
+    """
+    from neuroshard_fast.published import read_communication_checkpoint, read_compute_checkpoint
+
+    networks = read_compute_checkpoint(compute)
+    features = len(networks.feature_mean)
+    if features != len(PUBLISHED_FEATURES):
+        raise InputError(
+            f"{compute}: has {features} table features; the published "
+            f"{len(PUBLISHED_FEATURES)} are wanted"
+        )
+    tensors = {
+        **_named_layers("compute.table", networks.table_layers),
+        **_named_layers("compute.set", networks.set_layers),
+        "compute.feature_mean": networks.feature_mean,
+        "compute.feature_std": networks.feature_std,
+    }
+    device_counts: dict[str, dict[int, str]] = {}
+    for direction, paths in (("forward", forward), ("backward", backward)):
+        device_counts[direction] = {}
+        for path in paths:
+            checkpoint = read_communication_checkpoint(path)
+            devices = checkpoint.devices
+            if checkpoint.is_forward != (direction == "forward"):
+                other = "backward" if direction == "forward" else "forward"
+                raise InputError(f"{path}: is a {other} checkpoint, given as a {direction} one")
+            if devices in device_counts[direction]:
+                raise InputError(
+                    f"{path}: a second {direction} checkpoint for {devices} devices, after "
+                    f"{device_counts[direction][devices]}"
+                )
+            device_counts[direction][devices] = str(path)
+            network = f"{direction}.{devices}"
+            tensors |= {
+                **_named_layers(network, checkpoint.layers),
+                f"{network}.feature_mean": checkpoint.feature_mean,
+                f"{network}.feature_std": checkpoint.feature_std,
+            }
+    for direction, other in (("forward", "backward"), ("backward", "forward")):
+        for devices, given in device_counts[direction].items():
+            if devices not in device_counts[other]:
+                raise InputError(f"{given}: no {other} checkpoint for {devices} devices beside it")
+    info = CostModelsInfo(
+        name=name,
+        source="imported",
+        hardware="unknown (published checkpoints)",
+        batch_size=batch_size,
+    )
+    return CostModels(info, tensors)
+
+
+def _named_layers(network: str, layers: Sequence[tuple[F32, F32]]) -> dict[str, F32]:
+    named = {}
+    for layer, (weight, bias) in enumerate(layers):
+        named[f"{network}.{layer}.weight"] = weight
+        named[f"{network}.{layer}.bias"] = bias
+    return named
+
+
+def check_output(path: str | os.PathLike[str]) -> Path:
+    """``path``, if cost models can be saved there; asked before long work."""
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        raise InputError(f"{path}: the name of a file of cost models must end in {SUFFIX}")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path}: cannot be written: no such folder, or not writable")
+    return path
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Names of the cost models in the package, sorted."""
+    return tuple(
+        sorted(path.name.removesuffix(SUFFIX) for path in _SHIPPED_FOLDER.glob(f"*{SUFFIX}"))
+    )
+
+
+def shipped_card(name: str) -> str:
+    """The card (Markdown) of the shipped cost models ``name``."""
+    if name not in shipped_names():
+        raise InputError(_unknown_name(name))
+    return config.read_bytes(_SHIPPED_FOLDER / f"{name}.md").decode()
+
+
+def _resolve(name_or_path: str | os.PathLike[str]) -> Path:
+    if isinstance(name_or_path, str):
+        if name_or_path in shipped_names():
+            return _SHIPPED_FOLDER / f"{name_or_path}{SUFFIX}"
+        if not name_or_path.endswith(SUFFIX) and Path(name_or_path).name == name_or_path:
+            raise InputError(_unknown_name(name_or_path))
+    return Path(name_or_path)
+
+
+def _unknown_name(name: str) -> str:
+    shipped = ", ".join(shipped_names()) or "none"
+    return f"no cost models named {name!r}; shipped: {shipped}; or give the path of a {SUFFIX} file"
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, F32]]:
+    """Metadata and tensors of a safetensors file; names are checked before any data is read."""
+    if not path.is_file():
+        raise InputError(
+            f"{path}: cannot be read: {'not a file' if path.exists() else 'no such file'}"
+        )
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            names = list(file.keys())
+            for name in names:
+                _check_name(name)
+                if file.get_slice(name).get_dtype() != "F32":
+                    raise InputError(f"tensor {name} must be of type F32")
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise InputError(f"{path}: not a sound safetensors file: {error}") from error
+
+
+def _check_name(name: str) -> None:
+    if not (_LAYER_NAME.fullmatch(name) or _STATISTICS_NAME.fullmatch(name)):
+        raise InputError(f"tensor {name!r} does not belong in a file of cost models")
+
+
+def _device_counts(tensors: Mapping[str, F32]) -> tuple[int, ...]:
+    parts = (name.split(".") for name in tensors)
+    return tuple(sorted({int(part[1]) for part in parts if part[0] in ("forward", "backward")}))
+
+
+def _check_tensors(tensors: Mapping[str, F32]) -> None:
+    for name, array in tensors.items():
+        _check_name(name)
+        if array.dtype != np.float32:
+            raise InputError(f"tensor {name} must be of type float32, is {array.dtype}")
+        if not np.isfinite(array).all():
+            raise InputError(f"tensor {name} holds values that are not finite")
+
+    table = _check_layers(tensors, "compute.table", inputs=len(PUBLISHED_FEATURES))
+    _check_statistics(tensors, "compute", len(PUBLISHED_FEATURES))
+    _check_layers(tensors, "compute.set", inputs=table, outputs=1)
+    for devices in _device_counts(tensors):
+        if not 2 <= devices <= MAX_DEVICES:
+            raise InputError(f"device count {devices} must lie between 2 and {MAX_DEVICES}")
+        for network, inputs in (
+            (f"forward.{devices}", 2 * devices),
+            (f"backward.{devices}", devices),
+        ):
+            _check_layers(tensors, network, inputs=inputs, outputs=devices)
+            _check_statistics(tensors, network, inputs)
+
+
+def _check_layers(
+    tensors: Mapping[str, F32], network: str, *, inputs: int, outputs: int | None = None
+) -> int:
+    """Check that all layers of ``network`` are there and chain; returns the last one's outputs."""
+    indices = sorted(
+        {
+            int(match[2])
+            for name in tensors
+            if (match := _LAYER_NAME.fullmatch(name)) and match[1] == network
+        }
+    )
+    width = inputs
+    for layer in range(indices[-1] + 1 if indices else 1):
+        weight = _get(tensors, f"{network}.{layer}.weight")
+        if weight.ndim != 2 or weight.shape[0] < 1 or weight.shape[1] != width:
+            raise InputError(
+                f"tensor {network}.{layer}.weight must have shape [outputs, {width}], "
+                f"has {list(weight.shape)}"
+            )
+        width = weight.shape[0]
+        _check_vector(tensors, f"{network}.{layer}.bias", width)
+    if outputs is not None and width != outputs:
+        raise InputError(
+            f"tensor {network}.{indices[-1]}.weight must have {outputs} outputs, has {width}"
+        )
+    return width
+
+
+def _check_statistics(tensors: Mapping[str, F32], network: str, inputs: int) -> None:
+    _check_vector(tensors, f"{network}.feature_mean", inputs)
+    if not (_check_vector(tensors, f"{network}.feature_std", inputs) > 0).all():
+        raise InputError(f"tensor {network}.feature_std must be positive")
+
+
+def _check_vector(tensors: Mapping[str, F32], name: str, length: int) -> F32:
+    vector = _get(tensors, name)
+    if vector.shape != (length,):
+        raise InputError(f"tensor {name} must have shape [{length}], has {list(vector.shape)}")
+    return vector
+
+
+def _get(tensors: Mapping[str, F32], name: str) -> F32:
+    if name not in tensors:
+        raise InputError(f"tensor {name} is missing")
+    return tensors[name]

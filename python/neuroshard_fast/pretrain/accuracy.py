@@ -1,0 +1,34 @@
+"""How good predictions are."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import kendalltau
+
+from neuroshard_fast.cost_models import HeldOutError
+
+Floats = npt.NDArray[np.float64]
+
+
+def held_out_error(
+    network: str,
+    held_out: Literal["samples", "tables"],
+    predicted: Floats,
+    measured: Floats,
+    noise_floor: float | None,
+) -> HeldOutError:
+    """Compare predicted and measured costs in ms, [samples] or [samples, devices]."""
+    kendall = float(kendalltau(predicted.ravel(), measured.ravel()).statistic)
+    return HeldOutError(
+        network=network,
+        held_out=held_out,
+        samples=len(measured),
+        mape=float(np.mean(np.abs(predicted - measured) / measured)),
+        kendall=None if math.isnan(kendall) else kendall,
+        mse=float(np.mean((predicted - measured) ** 2)),
+        noise_floor=noise_floor,
+    )

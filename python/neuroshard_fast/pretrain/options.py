@@ -1,0 +1,60 @@
+"""What a user may choose of pre-training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuroshard_fast.checks import finite_number, whole_number
+from neuroshard_fast.cluster import MAX_DEVICES
+from neuroshard_fast.errors import InputError
+
+_MAX_LAYERS = 64
+_MAX_WIDTH = 16384
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOptions:
+    """How the networks are trained.
+
+    epochs: passes over the training samples; the learning rate falls to zero over them.
+    patience: stop once the validation error has not improved for so many epochs.
+    batch_size: samples a step of the optimizer.
+    learning_rate: of Adam, at its peak.
+    seed: of the split, the initial weights and the order of the batches.
+    threads: of torch.
+    table_sizes: outputs of the table network's layers.
+    set_sizes: outputs of the hidden layers of the network behind the sum.
+    communication_sizes: outputs of the hidden layers of the communication networks.
+    devices_per_node: devices joined by the fast links of a node; they are numbered node by node.
+
+    The sizes are the published ones (NeuroShard, arXiv:2305.01868). Batch size, learning rate and
+    its course are not (512, 1e-3, constant): docs/cost-models.md says what that gains.
+    """
+
+    epochs: int = 500
+    patience: int = 100
+    batch_size: int = 128
+    learning_rate: float = 3e-3
+    seed: int = 0
+    threads: int = 1
+    table_sizes: tuple[int, ...] = (128, 32)
+    set_sizes: tuple[int, ...] = (64,)
+    communication_sizes: tuple[int, ...] = (128, 64, 32, 16)
+    devices_per_node: int = 8
+
+    def __post_init__(self) -> None:
+        whole_number(self.epochs, "epochs", low=1, high=1_000_000)
+        whole_number(self.patience, "patience", low=1, high=1_000_000)
+        whole_number(self.batch_size, "batch_size", low=1, high=1_000_000)
+        finite_number(self.learning_rate, "learning_rate", low=1e-9, high=10.0)
+        whole_number(self.seed, "seed", low=0, high=2**31 - 1)
+        whole_number(self.threads, "threads", low=1, high=1024)
+        whole_number(self.devices_per_node, "devices_per_node", low=1, high=MAX_DEVICES)
+        for field in ("table_sizes", "set_sizes", "communication_sizes"):
+            sizes = getattr(self, field)
+            if not 1 <= len(sizes) <= _MAX_LAYERS:
+                raise InputError(
+                    f"{field} must name 1 to {_MAX_LAYERS} layer sizes, got {len(sizes)}"
+                )
+            for size in sizes:
+                whole_number(size, field, low=1, high=_MAX_WIDTH)

@@ -1,0 +1,299 @@
+"""From a folder of cost data to cost models."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from neuroshard_fast.cluster import MAX_DEVICES
+from neuroshard_fast.cost_data import (
+    CommunicationData,
+    ComputeData,
+    CostDataInfo,
+    read_communication,
+    read_compute,
+)
+from neuroshard_fast.cost_models import (
+    F32,
+    PUBLISHED_BATCH_SIZE,
+    CostModels,
+    CostModelsInfo,
+    HeldOutError,
+    Training,
+    TrainingData,
+)
+from neuroshard_fast.errors import InputError, MissingDependencyError
+from neuroshard_fast.features import DIM_COLUMN
+from neuroshard_fast.plan import Source
+from neuroshard_fast.pretrain.options import PretrainOptions
+
+COMPUTE = "compute"
+HELD_OUT_TABLES = "compute_heldout"
+
+_FEWEST_SAMPLES = 20
+_COMMUNICATION_FOLDER = re.compile(r"comm_([1-9][0-9]{0,4})")
+_LIBRARIES = ("torch", "numpy", "scipy", "neuroshard-fast")
+
+
+def pretrain(
+    folder: str | os.PathLike[str],
+    name: str,
+    options: PretrainOptions | None = None,
+    *,
+    progress: bool = True,
+) -> CostModels:
+    """Train cost networks on the cost data in ``folder``.
+
+    folder: holds ``compute`` and, for each device count D, ``comm_D``; perhaps ``compute_heldout``:
+        samples of tables that ``compute`` lacks, to report the error on unseen tables.
+    name: of the cost models.
+    progress: show a progress bar for each network.
+
+    InputError where the data is unsound, too small, or of different batch sizes or sources;
+    MissingDependencyError without the extra ``pretrain``.
+    """
+    options = options or PretrainOptions()
+    data_folder = Path(folder)
+    compute = read_compute(data_folder / COMPUTE)
+    held_out = _read_held_out_tables(data_folder / HELD_OUT_TABLES, compute)
+    communication = {
+        devices: _read_communication(data_folder / f"comm_{devices}", devices)
+        for devices in _device_counts(data_folder)
+    }
+    _check_costs(data_folder / COMPUTE, compute.costs)
+    data = [_training_data(COMPUTE, len(compute.costs), compute.info, len(compute.features))]
+    if held_out is not None:
+        data.append(
+            _training_data(
+                HELD_OUT_TABLES, len(held_out.costs), held_out.info, len(held_out.features)
+            )
+        )
+    data += [
+        _training_data(f"comm_{devices}", len(samples.dims), samples.info)
+        for devices, samples in communication.items()
+    ]
+
+    source, hardware, batch_size = _common(data_folder, data)
+
+    tensors: dict[str, F32] = {}
+    errors: list[HeldOutError] = []
+    with _torch(options):
+        _train_compute(compute, held_out, options, tensors, errors, progress=progress)
+        for devices, samples in communication.items():
+            _train_communication(devices, samples, options, tensors, errors, progress=progress)
+    info = CostModelsInfo(
+        name=name,
+        source=source,
+        hardware=hardware,
+        batch_size=batch_size,
+        data=tuple(data),
+        training=Training(
+            command=_command(data_folder, name, options),
+            seed=options.seed,
+            date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            versions=_versions(),
+        ),
+        errors=tuple(errors),
+    )
+    return CostModels(info, tensors)
+
+
+def _train_compute(
+    compute: ComputeData,
+    held_out: ComputeData | None,
+    options: PretrainOptions,
+    tensors: dict[str, F32],
+    errors: list[HeldOutError],
+    *,
+    progress: bool,
+) -> None:
+    from neuroshard_fast.pretrain.accuracy import held_out_error
+    from neuroshard_fast.pretrain.networks import ComputeRegression
+    from neuroshard_fast.pretrain.training import Split, fit
+
+    split = Split.random(len(compute.costs), options.seed)
+    regression = ComputeRegression(
+        compute.features, compute.samples, compute.costs, split.training, options
+    )
+    fit(regression, split, options, label=COMPUTE, progress=progress)
+    tensors |= regression.export()
+    predicted = regression.predict(compute.features, [compute.samples[i] for i in split.test])
+    errors.append(
+        held_out_error(
+            COMPUTE, "samples", predicted, compute.costs[split.test], compute.noise_floor
+        )
+    )
+    if held_out is not None:
+        predicted = regression.predict(held_out.features, held_out.samples)
+        noise_floor = (
+            held_out.noise_floor if held_out.noise_floor is not None else compute.noise_floor
+        )
+        errors.append(held_out_error(COMPUTE, "tables", predicted, held_out.costs, noise_floor))
+
+
+def _train_communication(
+    devices: int,
+    samples: CommunicationData,
+    options: PretrainOptions,
+    tensors: dict[str, F32],
+    errors: list[HeldOutError],
+    *,
+    progress: bool,
+) -> None:
+    from neuroshard_fast.pretrain.accuracy import held_out_error
+    from neuroshard_fast.pretrain.networks import CommunicationRegression
+    from neuroshard_fast.pretrain.training import Split, fit
+
+    split = Split.random(len(samples.dims), options.seed)
+    for network, inputs, costs, noise_floor in (
+        (
+            f"forward.{devices}",
+            [samples.dims, samples.starts],
+            samples.forward,
+            samples.noise_floor_forward,
+        ),
+        (f"backward.{devices}", [samples.dims], samples.backward, samples.noise_floor_backward),
+    ):
+        regression = CommunicationRegression(network, inputs, costs, split.training, options)
+        fit(regression, split, options, label=network, progress=progress)
+        tensors |= regression.export()
+        predicted = regression.predict(split.test)
+        errors.append(held_out_error(network, "samples", predicted, costs[split.test], noise_floor))
+
+
+@contextmanager
+def _torch(options: PretrainOptions) -> Iterator[None]:
+    """Torch with the seed and threads of ``options``, and as it was afterwards."""
+    try:
+        import scipy.stats  # noqa: F401
+        import torch
+        import tqdm  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"pre-training needs {error.name}: pip install 'neuroshard-fast[pretrain]'"
+        ) from error
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        torch.set_num_threads(options.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _device_counts(folder: Path) -> list[int]:
+    matches = (
+        _COMMUNICATION_FOLDER.fullmatch(path.name) for path in folder.iterdir() if path.is_dir()
+    )
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def _read_communication(folder: Path, devices: int) -> CommunicationData:
+    samples = read_communication(folder)
+    found = samples.dims.shape[1]
+    if found != devices or not 2 <= devices <= MAX_DEVICES:
+        raise InputError(
+            f"{folder}: holds data of {found} devices; the folder's name must be comm_D with their "
+            f"number, 2 to {MAX_DEVICES}"
+        )
+    for costs in (samples.forward, samples.backward):
+        _check_costs(folder, costs)
+    return samples
+
+
+def _read_held_out_tables(folder: Path, compute: ComputeData) -> ComputeData | None:
+    """Samples of tables that are not trained on, or None where there are none.
+
+    A table with other dims is the same table.
+    """
+    if not folder.exists():
+        return None
+    held_out = read_compute(folder)
+    known = {row.tobytes() for row in np.delete(compute.features, DIM_COLUMN, axis=1)}
+    for index, row in enumerate(np.delete(held_out.features, DIM_COLUMN, axis=1)):
+        if row.tobytes() in known:
+            raise InputError(
+                f"{folder}: table {index} of table_configs.json is also in {COMPUTE}; the tables "
+                "of the two folders must differ, so that the error on unseen tables is one"
+            )
+    if not (held_out.costs > 0).all():
+        raise InputError(f"{folder}: data.txt: every cost must be above 0 ms")
+    return held_out
+
+
+def _check_costs(folder: Path, costs: npt.NDArray[np.float64]) -> None:
+    if len(costs) < _FEWEST_SAMPLES:
+        raise InputError(
+            f"{folder}: {len(costs)} samples are too few to train on; at least {_FEWEST_SAMPLES}"
+        )
+    if not (costs > 0).all():
+        raise InputError(f"{folder}: data.txt: every cost must be above 0 ms")
+
+
+def _training_data(
+    part: str, samples: int, info: CostDataInfo | None, tables: int | None = None
+) -> TrainingData:
+    if info is None:
+        return TrainingData(part=part, samples=samples, tables=tables)
+    return TrainingData(
+        part=part,
+        samples=samples,
+        tables=tables,
+        source=info.source,
+        backend=info.backend,
+        hardware=info.hardware,
+        batch_size=info.batch_size,
+        seed=info.seed,
+        date=info.date,
+        versions=info.versions,
+    )
+
+
+def _common(folder: Path, data: list[TrainingData]) -> tuple[Source, str, int]:
+    """Source, hardware and batch size of all parts; InputError where they are not of one kind."""
+    for field in ("source", "batch_size"):
+        values = {part.part: getattr(part, field) for part in data}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{part}: {value}" for part, value in values.items())
+            raise InputError(
+                f"{folder}: info.json: {field} must be the same for all data ({listed})"
+            )
+    hardware = dict.fromkeys(part.hardware for part in data if part.hardware)
+    return (
+        data[0].source or "imported",
+        "; ".join(hardware) or "unknown (published cost data)",
+        data[0].batch_size or PUBLISHED_BATCH_SIZE,
+    )
+
+
+def _command(folder: Path, name: str, options: PretrainOptions) -> str:
+    words = ["neuroshard", "pretrain", folder.resolve().name, "-o", f"{name}.safetensors"]
+    defaults = PretrainOptions()
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value != getattr(defaults, field.name):
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            words += ["--" + field.name.replace("_", "-"), text]
+    return shlex.join(words)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            versions[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,90 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.pretrain.networks import Regression
+from neuroshard_fast.pretrain.options import PretrainOptions
+
+Indices = npt.NDArray[np.int64]
+
+_WARM_UP_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Split:
+    """Sample indices: 80% to train on, 10% to choose the best epoch by, 10% to report errors on."""
+
+    training: Indices
+    validation: Indices
+    test: Indices
+
+    @classmethod
+    def random(cls, samples: int, seed: int) -> Split:
+        """Split ``samples`` samples at random."""
+        order = np.random.default_rng(seed).permutation(samples)
+        training, validation = samples * 8 // 10, samples * 9 // 10
+        return cls(order[:training], order[training:validation], order[validation:])
+
+
+def fit(
+    regression: Regression, split: Split, options: PretrainOptions, *, label: str, progress: bool
+) -> None:
+    """Train the network and leave it with the weights of its best validation epoch.
+
+    Adam; the learning rate rises over the first 5% of the steps and then falls along a cosine.
+    """
+    generator = torch.Generator().manual_seed(options.seed)
+    training = torch.from_numpy(split.training)
+    validation = torch.from_numpy(split.validation)
+    optimizer = torch.optim.Adam(regression.network.parameters())
+    steps = options.epochs * math.ceil(len(training) / options.batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, options.learning_rate, total_steps=steps, pct_start=_WARM_UP_SHARE
+    )
+    _, costs = regression.batch(training, None)
+    mean_cost = float(costs.mean())
+
+    best, best_epoch = math.inf, 0
+    best_weights = copy.deepcopy(regression.network.state_dict())
+    with tqdm(total=options.epochs, desc=label, unit="epoch", disable=not progress) as bar:
+        for epoch in range(options.epochs):
+            order = training[torch.randperm(len(training), generator=generator)]
+            for samples in torch.split(order, options.batch_size):
+                optimizer.zero_grad()
+                loss = _loss(*regression.batch(samples, generator), mean_cost)
+                torch.autograd.backward(loss)
+                optimizer.step()
+                schedule.step()
+            with torch.no_grad():
+                error = float(_loss(*regression.batch(validation, None), mean_cost))
+            if error < best:
+                best, best_epoch = error, epoch
+                best_weights = copy.deepcopy(regression.network.state_dict())
+            bar.set_postfix_str(f"validation error {best:.4f}", refresh=False)
+            bar.update()
+            if epoch - best_epoch >= options.patience:
+                break
+    if not math.isfinite(best):
+        raise InputError(f"{label}: training diverged; lower the learning rate")
+    regression.network.load_state_dict(best_weights)
+
+
+def _loss(predicted: Tensor, measured: Tensor, mean_cost: float) -> Tensor:
+    """Mean absolute error, relative to each cost plus relative to the mean cost.
+
+    The first term alone neglects dear samples, which decide a plan's cost; the second alone
+    neglects cheap ones. Squares, as published, would follow outliers of the measurement.
+    """
+    error = (predicted - measured).abs()
+    return (error / measured).mean() + error.mean() / mean_cost
