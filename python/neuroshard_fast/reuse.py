@@ -17,7 +17,8 @@ HISTOGRAM_BINS = 17
 ASSUMED_ZIPF_EXPONENT = 1.05
 """Exponent of the Zipf law that stands in where a table's index frequencies are unknown."""
 
-_UPPER_EDGES = 2 ** np.arange(HISTOGRAM_BINS - 1)  # 1, 2, 4, …, 32768; the last bin has no upper edge
+# 1, 2, 4, …, 32768; the last bin has no upper edge
+_UPPER_EDGES = 2 ** np.arange(HISTOGRAM_BINS - 1)
 _LOW_COUNT = np.append(1, _UPPER_EDGES + 1)
 _HIGH_COUNT = np.append(_UPPER_EDGES, 2 * _UPPER_EDGES[-1])
 _EXACT_RANKS = 256
@@ -26,7 +27,7 @@ _EXACT_EDGE = 32
 
 
 def measured_histogram(indices: npt.NDArray[np.integer]) -> tuple[float, ...]:
-    """The reuse histogram of the indices of one batch, shape [lookups]; all zeros when there are none."""
+    """The reuse histogram of the indices of one batch, shape [lookups]; all zeros for none."""
     return histogram_of_counts(np.unique(indices, return_counts=True)[1])
 
 
@@ -40,7 +41,7 @@ def histogram_of_counts(counts: npt.NDArray[np.integer]) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=65536)
 def assumed_histogram(num_embeddings: int, lookups: float) -> tuple[float, ...]:
-    """The expected histogram of ``lookups`` draws from a Zipf law of exponent 1.05 over the rows."""
+    """The expected histogram of ``lookups`` draws by a Zipf law of exponent 1.05 over the rows."""
     if lookups <= 0:
         return (0.0,) * HISTOGRAM_BINS
     weights, rows = _zipf_buckets(num_embeddings, ASSUMED_ZIPF_EXPONENT)
@@ -96,6 +97,32 @@ def draw_indices(
     indices = np.repeat(rows, np.diff(ends, prepend=0))
     generator.shuffle(indices)
     return indices
+
+
+def expected_reuse(
+    num_embeddings: npt.NDArray[np.float64],
+    lookups: npt.NDArray[np.float64],
+    histograms: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Distinct indices in each bin and their mean count, as :func:`draw_indices` draws them.
+
+    Takes rows and lookups of many tables, shape [tables], and their histograms, shape [tables, 17];
+    both results have the shape of the histograms and are not rounded; distinct times count sums to
+    the lookups.
+    """
+    totals = histograms.sum(axis=1, keepdims=True)
+    unknown = np.eye(1, HISTOGRAM_BINS)
+    fractions = np.where(totals > 0, histograms / np.where(totals > 0, totals, 1.0), unknown)
+    mean_count = fractions @ (_LOW_COUNT + 0.4 * (_HIGH_COUNT - _LOW_COUNT))
+    wanted = np.minimum(np.minimum(num_embeddings, lookups), np.maximum(1.0, lookups / mean_count))
+    distinct = fractions * wanted[:, None]
+    low = distinct @ _LOW_COUNT
+    room = distinct @ (_HIGH_COUNT - _LOW_COUNT)
+    fill = np.clip((lookups - low) / np.where(room > 0, room, 1.0), 0.0, 1.0)
+    counts = _LOW_COUNT + fill[:, None] * (_HIGH_COUNT - _LOW_COUNT)
+    total = (distinct * counts).sum(axis=1)
+    scale = np.where(total > 0, lookups / np.where(total > 0, total, 1.0), 1.0)
+    return distinct, counts * scale[:, None]
 
 
 def _distinct_rows(
