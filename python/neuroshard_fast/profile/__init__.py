@@ -1,0 +1,1 @@
+"""Measuring what embedding tables cost, on hardware or simulated."""
