@@ -1,0 +1,190 @@
+"""Folders of cost data, from which cost models are trained.
+
+``DATA/compute`` holds measurements of fused lookups, ``DATA/comm_D`` of all-to-alls between D devices.
+In each of them
+
+- ``data.txt``: one sample a line in the published format (compute: ``id,id,… cost``, ids into
+  ``table_configs.json`` beside it; communication: ``dims starts forward backward``, each comma-separated
+  per device), costs and starts in ms;
+- ``info.json``: how the data was made (:class:`CostDataInfo`); published data has none;
+- ``repeats.txt``: samples measured once more later in the run, ``sample cost`` or
+  ``sample forward backward``: how well measurements repeat bounds what a model of them can reach.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from neuroshard_fast import config
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.tables import EmbeddingTable
+
+Floats = npt.NDArray[np.float64]
+
+
+class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How cost data was made.
+
+    source: "measured" on hardware or "simulated" by an analytic model.
+    backend: what carried the operations out.
+    hardware: the device; measurements on a CPU use one thread of it a device.
+    batch_size: samples of the global batch.
+    seed: of the samples drawn.
+    warmup, iterations: untimed and timed iterations of a round, of which the median is taken.
+    rounds: rounds of a measurement, some time apart; its cost is the median of theirs.
+    world_size: devices of an all-to-all; None for lookups.
+    memory_bytes: the most that the tables of a sample take; None for communication.
+    data_type, optimizer: of the tables, several joined by a comma; empty for communication.
+    versions: of the libraries measured.
+    date: of the start, ISO 8601.
+    """
+
+    schema: Literal["neuroshard/cost-data/1"] = "neuroshard/cost-data/1"
+    source: Literal["measured", "simulated"]
+    backend: Literal["fbgemm", "embedding-bag", "gloo", "nccl", "simulated"]
+    hardware: str
+    batch_size: int
+    seed: int
+    warmup: int
+    iterations: int
+    rounds: int = 1
+    world_size: int | None = None
+    memory_bytes: int | None = None
+    data_type: str = ""
+    optimizer: str = ""
+    versions: dict[str, str]
+    date: str
+
+
+@dataclass(frozen=True)
+class ComputeData:
+    """Measured (or simulated) costs of fused lookups.
+
+    features: of the tables that samples are made of, fp32 [tables, 20], columns as in
+        :data:`neuroshard_fast.features.PUBLISHED_FEATURES`.
+    samples: row numbers of ``features``, one tuple a sample.
+    costs: ms, [samples].
+    noise_floor: mean relative difference between a measurement and the mean of the other measurements
+        of the same sample; None where nothing was measured twice.
+    """
+
+    features: npt.NDArray[np.float32]
+    samples: list[tuple[int, ...]]
+    costs: Floats
+    info: CostDataInfo | None
+    noise_floor: float | None
+
+
+@dataclass(frozen=True)
+class CommunicationData:
+    """Measured (or simulated) costs of all-to-alls; all arrays [samples, devices].
+
+    dims: columns that each device sends for a sample of the batch, in fp32 numbers.
+    starts: ms after the first device at which each starts its forward all-to-all.
+    forward, backward: ms.
+    noise_floor_forward, noise_floor_backward: as in :class:`ComputeData`, over all devices.
+    """
+
+    dims: Floats
+    starts: Floats
+    forward: Floats
+    backward: Floats
+    info: CostDataInfo | None
+    noise_floor_forward: float | None
+    noise_floor_backward: float | None
+
+
+def read_compute(folder: str | os.PathLike[str]) -> ComputeData:
+    """Read ``DATA/compute`` or any folder with ``data.txt`` and ``table_configs.json``.
+
+    InputError where something is missing or malformed.
+    """
+    from neuroshard_fast import published
+
+    path = Path(folder)
+    features = _features(published.read_table_configs(path / "table_configs.json"))
+    samples, costs = published.read_compute_samples(path / "data.txt", len(features))
+    repeats = _read_repeats(path / "repeats.txt", len(samples), 1)
+    floors = _noise_floors(costs[:, None, None], repeats)
+    return ComputeData(features, samples, costs, _read_info(path), floors[0])
+
+
+def read_communication(folder: str | os.PathLike[str]) -> CommunicationData:
+    """Read ``DATA/comm_D`` or any folder with ``data.txt`` of all-to-alls; InputError as above."""
+    from neuroshard_fast import published
+
+    path = Path(folder)
+    dims, starts, forward, backward = published.read_communication_samples(path / "data.txt")
+    repeats = _read_repeats(path / "repeats.txt", len(dims), 2)
+    floors = _noise_floors(np.stack([forward, backward], axis=1), repeats)
+    return CommunicationData(dims, starts, forward, backward, _read_info(path), *floors)
+
+
+def table_configs(tables: Sequence[EmbeddingTable], batch_size: int) -> bytes:
+    """``table_configs.json`` of the tables that samples are made of."""
+    configs = [
+        {
+            "row": table.num_embeddings,
+            "pooling_factor": table.pooling_factor,
+            **{f"bin_{k}": share for k, share in enumerate(table.histogram(batch_size))},
+            "dim": table.embedding_dim,
+        }
+        for table in tables
+    ]
+    return b"[\n" + b",\n".join(msgspec.json.encode(entry) for entry in configs) + b"\n]\n"
+
+
+def _read_info(path: Path) -> CostDataInfo | None:
+    return config.load(path / "info.json", CostDataInfo) if (path / "info.json").exists() else None
+
+
+def _read_repeats(path: Path, samples: int, fields: int) -> list[tuple[int, list[list[float]]]]:
+    """Sample number and measured fields of every line; none where there is no such file."""
+    if not path.exists():
+        return []
+    repeats = []
+    for number, line in enumerate(config.read_bytes(path).decode(errors="replace").split("\n"), 1):
+        if not line.strip():
+            continue
+        words = line.split()
+        try:
+            sample = int(words[0])
+            values = [[float(x) for x in word.split(",")] for word in words[1:]]
+        except ValueError:
+            raise InputError(f"{path}: line {number}: {line[:80]!r} is not a repeat") from None
+        if not 0 <= sample < samples or len(values) != fields:
+            raise InputError(f"{path}: line {number}: {line[:80]!r} is not a repeat of a sample")
+        repeats.append((sample, values))
+    return repeats
+
+
+def _noise_floors(
+    first: Floats, repeats: list[tuple[int, list[list[float]]]]
+) -> tuple[float | None, ...]:
+    """Mean relative difference to the mean of the other measurements, for each field.
+
+    first: first measurement of every sample, [samples, fields, devices].
+    """
+    again: dict[int, list[list[list[float]]]] = {}
+    for sample, values in repeats:
+        again.setdefault(sample, []).append(values)
+    fields = first.shape[1]
+    differences: list[list[float]] = [[] for _ in range(fields)]
+    for sample, measured in again.items():
+        try:
+            all_of_it = np.array([first[sample].tolist(), *measured], float)
+        except ValueError:
+            raise InputError(f"repeats.txt: sample {sample}: not one value a device") from None
+        others = (all_of_it.sum(axis=0) - all_of_it) / (len(all_of_it) - 1)
+        relative = np.abs(all_of_it - others) / others
+        for field in range(fields):
+            differences[field].extend(relative[:, field].ravel())
+    return tuple(float(np.mean(values)) if values else None for values in differences)

@@ -1,0 +1,169 @@
+"""The record of a measurement, from which it continues when it was interrupted.
+
+``rounds.txt`` takes a line for every round of a sample as soon as it is measured (``sample fields…``);
+``data.txt`` and ``repeats.txt`` are made from it. A round is short, and what else a machine does comes
+and goes in seconds, so that the rounds of a sample are taken some time apart, block by block.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from neuroshard_fast import config
+from neuroshard_fast.cost_data import CostDataInfo
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.profile.environment import progress_bar
+
+Measured = list[list[float]]
+"""Fields of a measurement, each with one value a device."""
+
+ROUNDS = 3
+"""Rounds of a measurement."""
+BLOCK = 60
+"""Samples between two rounds of the same sample."""
+REPEAT_EVERY = 20
+"""Every so many samples one is measured again, twice, later in the run, for the noise floor."""
+
+
+class MeasurementLog:
+    """Rounds measured so far; a last line that was cut off in writing is dropped.
+
+    folder: is created where it does not exist.
+    files: other files of the folder by name, written at the start.
+
+    InputError where the folder holds data that was made in another way.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        info: CostDataInfo,
+        files: dict[str, bytes],
+    ) -> None:
+        self.folder = Path(folder)
+        start_folder(self.folder, info, files)
+        path = self.folder / "rounds.txt"
+        self.rounds: dict[int, list[Measured]] = {}
+        try:
+            self._file = path.open("a+b")
+            self._file.seek(0)
+            content = self._file.read()
+            whole = content.rfind(b"\n") + 1
+            self._file.truncate(whole)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        for number, line in enumerate(content[:whole].decode(errors="replace").splitlines(), 1):
+            try:
+                sample, *fields = line.split()
+                values = [[float(x) for x in field.split(",")] for field in fields]
+                self.rounds.setdefault(int(sample), []).append(values)
+            except ValueError:
+                raise InputError(
+                    f"{path}: line {number}: {line[:80]!r} is not a round; mend or remove the file"
+                ) from None
+
+    def add(self, sample: int, measured: Measured) -> None:
+        """Append a round of ``sample``."""
+        self._file.write(_line(sample, measured))
+        self._file.flush()
+        self.rounds.setdefault(sample, []).append(measured)
+
+    def blocks(self, samples: int) -> Iterator[list[tuple[int, int]]]:
+        """For each block of the first ``samples`` samples: (sample, rounds it should have) in turn."""
+        for block in range(-(-samples // BLOCK)):
+            end = min((block + 1) * BLOCK, samples)
+            wanted = [(sample, 0) for sample in range(block * BLOCK, end)]
+            if block:
+                # Each block is repeated twice, at distances that grow with the run.
+                earlier, again = divmod(block - 1, 2)
+                repeats = range(earlier * BLOCK, (earlier + 1) * BLOCK, REPEAT_EVERY)
+                wanted += [(sample, (1 + again) * ROUNDS) for sample in repeats]
+            yield [(k, before + round_) for round_ in range(1, ROUNDS + 1) for k, before in wanted]
+
+    def complete(self) -> list[Measured]:
+        """Samples of which all rounds are there, up to the first that lacks one."""
+        samples: list[Measured] = []
+        while len(self.rounds.get(len(samples), ())) >= ROUNDS:
+            samples.append(_median(self.rounds[len(samples)][:ROUNDS]))
+        return samples
+
+    def write_repeats(self) -> None:
+        """Write ``repeats.txt``: later measurements of samples that have all their rounds."""
+        lines = [
+            _line(sample, _median(rounds[begin : begin + ROUNDS]))
+            for sample, rounds in sorted(self.rounds.items())
+            for begin in range(ROUNDS, len(rounds) - ROUNDS + 1, ROUNDS)
+        ]
+        config.write_atomically(self.folder / "repeats.txt", b"".join(lines))
+
+
+def fill(
+    log: MeasurementLog,
+    samples: int,
+    measure: Callable[[int], Measured],
+    write_data: Callable[[list[Measured]], None],
+    what: str,
+) -> None:
+    """Take the rounds that ``log`` lacks, and write ``data.txt`` and ``repeats.txt`` block by block.
+
+    measure: takes a round of a sample.
+    write_data: writes ``data.txt`` of the first samples.
+    what: is measured, for the progress bar.
+    """
+    blocks = list(log.blocks(samples))
+    done = sum(len(rounds) for rounds in log.rounds.values())
+    with progress_bar(done, sum(map(len, blocks)), f"{what}, {ROUNDS} rounds each") as progress:
+        for block in blocks:
+            missing = False
+            for sample, rounds in block:
+                if len(log.rounds.get(sample, ())) < rounds:
+                    missing = True
+                    log.add(sample, measure(sample))
+                    progress.update()
+            if missing or block is blocks[-1]:
+                write_data(log.complete()[:samples])
+                log.write_repeats()
+
+
+def start_folder(folder: Path, info: CostDataInfo, files: dict[str, bytes]) -> None:
+    """Make ``folder`` with ``info.json`` and ``files``, or check that it holds the same ones."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from error
+    if not (folder / "info.json").exists():
+        if (folder / "data.txt").exists():
+            raise InputError(f"{folder}: holds data.txt without info.json; give a new folder")
+        for name, data in files.items():
+            config.write_atomically(folder / name, data)
+        config.save(folder / "info.json", info)
+        return
+    earlier = config.load(folder / "info.json", CostDataInfo)
+    for field in CostDataInfo.__struct_fields__:
+        before, now = getattr(earlier, field), getattr(info, field)
+        if field != "date" and before != now:
+            raise InputError(
+                f"{folder}: holds data with {field} {before!r}, not {now!r}; "
+                "continue with the same settings or give a new folder"
+            )
+    for name, data in files.items():
+        if config.read_bytes(folder / name) != data:
+            raise InputError(
+                f"{folder / name}: differs from the tables given; "
+                "continue with the same tables or give a new folder"
+            )
+
+
+def _median(rounds: list[Measured]) -> Measured:
+    return [
+        [statistics.median(values) for values in zip(*fields, strict=True)]
+        for fields in zip(*rounds, strict=True)
+    ]
+
+
+def _line(sample: int, measured: Measured) -> bytes:
+    fields = [",".join(f"{value:.6f}" for value in field) for field in measured]
+    return f"{sample} {' '.join(fields)}\n".encode()

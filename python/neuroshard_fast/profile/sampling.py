@@ -1,0 +1,88 @@
+"""Which sets of tables and which all-to-alls are measured: sample i depends on the seed and i alone.
+
+Source of the distributions: the published NeuroShard benchmark (arXiv:2305.01868).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.memory import shard_memory
+from neuroshard_fast.tables import EmbeddingTable, TableSet
+
+AUGMENTED_DIMS = (4, 8, 16, 32, 64, 128)
+MOST_TABLES = 15
+"""Most tables of a compute sample."""
+
+
+def augment(pool: TableSet) -> list[EmbeddingTable]:
+    """Every table of ``pool`` with every dimension of AUGMENTED_DIMS, table by table."""
+    return [
+        msgspec.structs.replace(table, embedding_dim=dim)
+        for table in pool
+        for dim in AUGMENTED_DIMS
+    ]
+
+
+class ComputeSampler:
+    """Sets of 1 to 15 tables whose weights and optimizer state fit ``memory_bytes``."""
+
+    def __init__(self, tables: Sequence[EmbeddingTable], memory_bytes: int, seed: int) -> None:
+        sizes = [shard_memory(table).of_width(table.embedding_dim) for table in tables]
+        self._seed = seed
+        self._memory_bytes = memory_bytes
+        self._sizes = np.array(sizes)
+        self._fitting = np.flatnonzero(self._sizes <= memory_bytes)
+        if not self._fitting.size:
+            raise InputError(
+                f"the smallest table takes {min(sizes)} bytes: none fits a sample of "
+                f"{memory_bytes} bytes"
+            )
+
+    def draw(self, sample: int) -> tuple[int, ...]:
+        """Table numbers of a sample, all different."""
+        generator = np.random.default_rng([self._seed, sample])
+        wanted = int(generator.integers(1, MOST_TABLES + 1))
+        chosen: list[int] = []
+        left = self._memory_bytes
+        for table in generator.permutation(self._fitting):
+            if self._sizes[table] <= left:
+                chosen.append(int(table))
+                left -= int(self._sizes[table])
+                if len(chosen) == wanted:
+                    break
+        return tuple(chosen)
+
+
+@dataclass(frozen=True)
+class AllToAll:
+    """An all-to-all to measure: columns of each device, and ms after the first at which it starts."""
+
+    dims: tuple[int, ...]
+    starts_ms: tuple[int, ...]
+
+
+def draw_all_to_all(world_size: int, seed: int, sample: int) -> AllToAll:
+    """A sample of any imbalance from none to strong.
+
+    10 to 59 tables (times a quarter of the devices beyond four) are placed one after the other on the
+    device with the fewest columns, or, with a probability drawn for the sample, on any device.
+    """
+    generator = np.random.default_rng([seed, sample])
+    tables = int(generator.integers(10, 60)) * max(1, world_size // 4)
+    dims = generator.choice(AUGMENTED_DIMS, size=tables)
+    random_share = generator.random()
+    sums = np.zeros(world_size, np.int64)
+    anywhere = generator.random(tables) < random_share
+    anyone = generator.integers(0, world_size, size=tables)
+    for dim, random, device in zip(dims, anywhere, anyone, strict=True):
+        sums[device if random else sums.argmin()] += dim
+    bound = int(generator.integers(1, 20))
+    starts = generator.integers(0, bound, size=world_size)
+    starts -= starts.min()
+    return AllToAll(tuple(map(int, sums)), tuple(map(int, starts)))

@@ -1,0 +1,64 @@
+"""Timing of a training step on one device: warm-up, a cold cache, medians."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+WARMUP_ITERATIONS = 5
+TIMED_ITERATIONS = 10
+"""Iterations before and while timing; source: the published NeuroShard benchmark."""
+
+_FLUSH_BYTES = 64 * 2**20
+"""Read between iterations; twice the last-level cache of the CPUs and GPUs in use today."""
+
+
+class StepTimer:
+    """Times steps on ``device`` with the cache flushed before each of them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._flush = torch.ones(_FLUSH_BYTES // 4, device=device)
+
+    def measure(self, step: Callable[[], None]) -> list[float]:
+        """Milliseconds of ``step`` in each timed iteration."""
+        return [self.once(step) for _ in range(WARMUP_ITERATIONS + TIMED_ITERATIONS)][
+            WARMUP_ITERATIONS:
+        ]
+
+    def median(self, step: Callable[[], None]) -> float:
+        """Median milliseconds of ``step`` over the timed iterations."""
+        return statistics.median(self.measure(step))
+
+    def once(self, step: Callable[[], None]) -> float:
+        """Milliseconds of one ``step``."""
+        # Reading evicts what the last step left without leaving written lines to be stored back.
+        self._flush.sum()
+        if self.device.type == "cuda":
+            begin = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            begin.record()
+            step()
+            end.record()
+            torch.cuda.synchronize(self.device)
+            return float(begin.elapsed_time(end))
+        start = time.perf_counter()
+        step()
+        return (time.perf_counter() - start) * 1e3
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory, so that a step does not fault its buffers in again.
+
+    By default large buffers go back to the system or not depending on what was allocated before,
+    which would make a sample's time depend on the samples measured earlier in the process.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD, M_MMAP_MAX in malloc.h
+        mallopt(mmap_max, 0)
+        mallopt(trim_threshold, 2**31 - 1)
