@@ -20,7 +20,7 @@ from neuroshard_fast.cluster import MAX_BATCH_SIZE
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.published.index_dumps import MIN_ROWS, write_index_dump
 from neuroshard_fast.reuse import histogram_of_counts
-from neuroshard_fast.tables import MAX_TABLES, EmbeddingTable, Feature, TableSet
+from neuroshard_fast.tables import MAX_ROWS, MAX_TABLES, EmbeddingTable, Feature, TableSet
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -41,7 +41,7 @@ PUBLISHED_TOTALS = {
     2022: PublishedTotals(788, 131_072, 1_405_163_864, 110_259_238),
 }
 
-_MAX_ROWS = 30_000_000
+_PUBLISHED_ROWS = 30_000_000
 _LARGEST_TO_SMALLEST = 3_000
 _POOLING_FACTOR_SPREAD = 1.3  # standard deviation of the logarithm
 _POOLING_FACTOR_RANGE = (0.25, 200.0)
@@ -83,11 +83,12 @@ class DlrmLike:
         if year not in PUBLISHED_TOTALS:
             raise InputError(f"year must be one of 2021, 2022, got {year!r}")
         published = PUBLISHED_TOTALS[year]
-        count = whole_number(tables or published.tables, "tables", low=1, high=MAX_TABLES)
-        batch = whole_number(
-            batch_size or published.batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE
-        )
-        largest = whole_number(max_rows or _MAX_ROWS, "max_rows", low=MIN_ROWS, high=2**40)
+        count = published.tables if tables is None else tables
+        batch = published.batch_size if batch_size is None else batch_size
+        largest = _PUBLISHED_ROWS if max_rows is None else max_rows
+        whole_number(count, "tables", low=1, high=MAX_TABLES)
+        whole_number(batch, "batch_size", low=1, high=MAX_BATCH_SIZE)
+        whole_number(largest, "max_rows", low=MIN_ROWS, high=MAX_ROWS)
         whole_number(seed, "seed", low=0, high=2**63 - 1)
         generator = np.random.default_rng([seed, year])
 

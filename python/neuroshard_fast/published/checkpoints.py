@@ -106,7 +106,7 @@ def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     if size > _MAX_FILE_BYTES:
         raise InputError(f"{path}: {size} bytes are too many for a checkpoint of cost networks")
-    checkpoint = load_torch(path)
+    checkpoint = load_torch(path, source=path)
     if not isinstance(checkpoint, dict):
         raise InputError(f"{path}: must hold a dictionary, holds {type(checkpoint).__name__}")
     return checkpoint

@@ -76,7 +76,7 @@ def write_communication_samples(
     """Write dims, start times, forward and backward costs in ms, one sample a line."""
     lines = [
         " ".join(
-            [",".join(f"{dim:g}" for dim in sample[0])]
+            [",".join(f"{dim:.15g}" for dim in sample[0])]
             + [",".join(f"{value:.6f}" for value in values) for values in sample[1:]]
         )
         + "\n"

@@ -44,7 +44,8 @@ def read_index_dump(path: str | os.PathLike[str], *, dim: int, progress: bool = 
     """
     whole_number(dim, "dim", low=4, high=MAX_DIM)
     with _unpacked(path, progress) as unpacked:
-        indices, offsets, lengths = _arrays(load_torch(unpacked, mmap=_is_zip(unpacked)), path)
+        loaded = load_torch(unpacked, source=path, mmap=_is_zip(unpacked))
+        indices, offsets, lengths = _arrays(loaded, path)
         batch_size = lengths.shape[1]
         tables = []
         for table, table_lengths in enumerate(_progress(lengths, len(lengths), progress)):

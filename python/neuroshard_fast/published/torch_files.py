@@ -20,22 +20,25 @@ def import_torch(path: str | os.PathLike[str]) -> Any:
         ) from error
 
 
-def load_torch(path: str | os.PathLike[str], *, mmap: bool = False) -> Any:
+def load_torch(
+    path: str | os.PathLike[str], *, source: str | os.PathLike[str], mmap: bool = False
+) -> Any:
     """What ``torch.save`` wrote, tensors on the CPU; with ``mmap``, on disk until they are used.
 
+    source: the file to name in errors, where ``path`` is a temporary one.
     InputError where the file is damaged, or holds more than tensors and plain containers of them.
     """
-    torch = import_torch(path)
+    torch = import_torch(source)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about files that are refused below
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except MemoryError:
-        raise InputError(f"{path}: does not fit in memory") from None
+        raise InputError(f"{source}: does not fit in memory") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{source}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # torch and pickle raise almost anything on a damaged file
         reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{path}: not a file of tensors of torch.save ({type(error).__name__}: {reason})"
+            f"{source}: not a file of tensors of torch.save ({type(error).__name__}: {reason})"
         ) from error
