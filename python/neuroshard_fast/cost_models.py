@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -27,15 +27,12 @@ import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 
-from neuroshard_fast import config
+from neuroshard_fast import _core, config
 from neuroshard_fast.checks import finite_number, label, one_of, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.features import PUBLISHED_FEATURES
 from neuroshard_fast.plan import Source
-
-if TYPE_CHECKING:
-    from neuroshard_fast import _core
 
 F32 = npt.NDArray[np.float32]
 Layers = list[tuple[F32, F32]]
@@ -199,8 +196,6 @@ class CostModels:
     @cached_property
     def networks(self) -> _core.CostNetworks:
         """The networks as the engine takes them."""
-        from neuroshard_fast import _core
-
         return _core.CostNetworks(
             _core.Network(
                 self.layers("compute.table"),
@@ -249,79 +244,6 @@ class CostModels:
             self.tensors[f"{network}.feature_mean"],
             self.tensors[f"{network}.feature_std"],
         )
-
-
-def import_checkpoints(
-    name: str,
-    *,
-    compute: str | os.PathLike[str],
-    forward: Sequence[str | os.PathLike[str]],
-    backward: Sequence[str | os.PathLike[str]],
-    batch_size: int = PUBLISHED_BATCH_SIZE,
-) -> CostModels:
-    """Cost models made of published checkpoints; needs torch.
-
-    compute: checkpoint of the compute network. forward, backward: checkpoints of communication
-        networks, one pair for each device count, in any order.
-    batch_size: samples a step that the costs hold for.
-
-    InputError where a checkpoint is not sound, not of its kind, given twice, or lacks its partner.
-    """
-    from neuroshard_fast.published import read_communication_checkpoint, read_compute_checkpoint
-
-    networks = read_compute_checkpoint(compute)
-    features = len(networks.feature_mean)
-    if features != len(PUBLISHED_FEATURES):
-        raise InputError(
-            f"{compute}: has {features} table features; the published "
-            f"{len(PUBLISHED_FEATURES)} are wanted"
-        )
-    tensors = {
-        **_named_layers("compute.table", networks.table_layers),
-        **_named_layers("compute.set", networks.set_layers),
-        "compute.feature_mean": networks.feature_mean,
-        "compute.feature_std": networks.feature_std,
-    }
-    device_counts: dict[str, dict[int, str]] = {}
-    for direction, paths in (("forward", forward), ("backward", backward)):
-        device_counts[direction] = {}
-        for path in paths:
-            checkpoint = read_communication_checkpoint(path)
-            devices = checkpoint.devices
-            if checkpoint.is_forward != (direction == "forward"):
-                other = "backward" if direction == "forward" else "forward"
-                raise InputError(f"{path}: is a {other} checkpoint, given as a {direction} one")
-            if devices in device_counts[direction]:
-                raise InputError(
-                    f"{path}: a second {direction} checkpoint for {devices} devices, after "
-                    f"{device_counts[direction][devices]}"
-                )
-            device_counts[direction][devices] = str(path)
-            network = f"{direction}.{devices}"
-            tensors |= {
-                **_named_layers(network, checkpoint.layers),
-                f"{network}.feature_mean": checkpoint.feature_mean,
-                f"{network}.feature_std": checkpoint.feature_std,
-            }
-    for direction, other in (("forward", "backward"), ("backward", "forward")):
-        for devices, given in device_counts[direction].items():
-            if devices not in device_counts[other]:
-                raise InputError(f"{given}: no {other} checkpoint for {devices} devices beside it")
-    info = CostModelsInfo(
-        name=name,
-        source="imported",
-        hardware="unknown (published checkpoints)",
-        batch_size=batch_size,
-    )
-    return CostModels(info, tensors)
-
-
-def _named_layers(network: str, layers: Sequence[tuple[F32, F32]]) -> dict[str, F32]:
-    named = {}
-    for layer, (weight, bias) in enumerate(layers):
-        named[f"{network}.{layer}.weight"] = weight
-        named[f"{network}.{layer}.bias"] = bias
-    return named
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:

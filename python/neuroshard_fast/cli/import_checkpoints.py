@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from neuroshard_fast.cost_models import check_output, import_checkpoints
+    from neuroshard_fast.checkpoint_import import import_checkpoints
+    from neuroshard_fast.cost_models import check_output
 
     output = check_output(args.output)
     models = import_checkpoints(

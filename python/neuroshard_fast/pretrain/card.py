@@ -94,7 +94,7 @@ def models_table(models: Sequence[CostModels]) -> str:
 
 
 def errors_table(info: CostModelsInfo, style: str = "simple") -> str:
-    """The errors on held-out data, one network and test set a line; ``style`` as tabulate names it."""
+    """The errors on held-out data, a network and test set a line; ``style`` as in tabulate."""
     return _table(
         [_error_row(error) for error in info.errors],
         ["network", "held out", "samples", "MAPE", "noise floor", "Kendall", "MSE (ms²)"],

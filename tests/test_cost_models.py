@@ -1,0 +1,277 @@
+"""The file of cost models: what it holds, and that nothing unsound is ever loaded."""
+
+from __future__ import annotations
+
+import json
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import safetensors.numpy
+from neuroshard_fast import cost_models
+from neuroshard_fast.cost_models import CostModels, CostModelsInfo, HeldOutError
+from neuroshard_fast.errors import InputError
+
+INFO = CostModelsInfo(name="tiny", source="measured", hardware="a test", batch_size=1024)
+
+
+def tiny_tensors(device_counts: tuple[int, ...] = (2, 4)) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    tensors: dict[str, np.ndarray] = {}
+
+    def add(network: str, sizes: list[int]) -> None:
+        for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+            weight = generator.standard_normal((outputs, inputs))
+            tensors[f"{network}.{layer}.weight"] = weight.astype(np.float32)
+            tensors[f"{network}.{layer}.bias"] = np.zeros(outputs, np.float32)
+
+    def add_statistics(network: str, inputs: int) -> None:
+        tensors[f"{network}.feature_mean"] = np.zeros(inputs, np.float32)
+        tensors[f"{network}.feature_std"] = np.ones(inputs, np.float32)
+
+    add("compute.table", [20, 8, 5])
+    add("compute.set", [5, 6, 1])
+    add_statistics("compute", 20)
+    for devices in device_counts:
+        add(f"forward.{devices}", [2 * devices, 7, devices])
+        add_statistics(f"forward.{devices}", 2 * devices)
+        add(f"backward.{devices}", [devices, 3, 3, devices])
+        add_statistics(f"backward.{devices}", devices)
+    return tensors
+
+
+def write(
+    path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
+) -> Path:
+    if metadata is None:
+        metadata = {"neuroshard": msgspec.json.encode(INFO).decode()}
+    path.write_bytes(safetensors.numpy.save(tensors, metadata=metadata))
+    return path
+
+
+def with_tensor(name: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
+    tensors = tiny_tensors()
+    if array is None:
+        del tensors[name]
+    else:
+        tensors[name] = array
+    return tensors
+
+
+def test_a_saved_file_loads_with_the_same_weights_and_information(tmp_path: Path) -> None:
+    error = HeldOutError(
+        network="compute", held_out="tables", samples=10, mape=0.05, kendall=None, mse=1e-3
+    )
+    models = CostModels(msgspec.structs.replace(INFO, errors=(error,)), tiny_tensors())
+    models.save(tmp_path / "tiny.safetensors")
+    loaded = CostModels.load(tmp_path / "tiny.safetensors")
+    assert loaded.info == models.info
+    assert loaded.device_counts == (2, 4)
+    assert loaded.tensors.keys() == models.tensors.keys()
+    for name, array in models.tensors.items():
+        np.testing.assert_array_equal(loaded.tensors[name], array)
+
+
+def test_layers_come_in_order_however_many_there_are() -> None:
+    models = CostModels(INFO, tiny_tensors())
+    assert [weight.shape for weight, _ in models.layers("backward.4")] == [(3, 4), (3, 3), (4, 3)]
+    assert [bias.shape for _, bias in models.layers("compute.table")] == [(8,), (5,)]
+
+
+def test_the_engine_gets_networks_for_every_device_count() -> None:
+    assert CostModels(INFO, tiny_tensors()).networks.device_counts == [2, 4]
+
+
+def test_a_device_count_without_networks_is_an_error_that_lists_those_there_are() -> None:
+    models = CostModels(INFO, tiny_tensors())
+    models.require_device_count(4)
+    models.require_device_count(1)
+    with pytest.raises(InputError, match=r"'tiny'.* 8 devices; device counts they have: 2, 4"):
+        models.require_device_count(8)
+
+
+def test_another_batch_size_is_an_error_unless_allowed() -> None:
+    models = CostModels(INFO, tiny_tensors())
+    models.require_batch_size(1024)
+    models.require_batch_size(2048, allow_mismatch=True)
+    with pytest.raises(InputError, match=r"hold for batch size 1024, not 2048"):
+        models.require_batch_size(2048)
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_shipped_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost_models, "_SHIPPED_FOLDER", tmp_path)
+    write(tmp_path / "one.safetensors", tiny_tensors())
+    write(tmp_path / "two.safetensors", tiny_tensors())
+    assert CostModels.load("one").device_counts == (2, 4)
+    with pytest.raises(InputError, match=r"no cost models named 'three'; shipped: one, two"):
+        CostModels.load("three")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.safetensors: cannot be read: no such file"):
+        CostModels.load(str(tmp_path / "none.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (with_tensor("compute.set.1.bias", None), r"compute\.set\.1\.bias is missing"),
+        (with_tensor("compute.table.0.weight", None), r"compute\.table\.0\.weight is missing"),
+        (with_tensor("forward.4.feature_std", None), r"forward\.4\.feature_std is missing"),
+        (with_tensor("surplus", np.zeros(1, np.float32)), r"'surplus' does not belong"),
+        (with_tensor("forward.04.0.bias", np.zeros(1, np.float32)), r"does not belong"),
+        (
+            with_tensor("forward.1.0.weight", np.zeros((1, 2), np.float32)),
+            r"device count 1 must lie between",
+        ),
+        (
+            with_tensor("backward.8.0.bias", np.zeros(1, np.float32)),
+            r"forward\.8\.0\.weight is missing",
+        ),
+        (
+            with_tensor("compute.set.0.weight", np.zeros((6, 4), np.float32)),
+            r"compute\.set\.0\.weight must have shape \[outputs, 5\], has \[6, 4\]",
+        ),
+        (
+            with_tensor("compute.table.0.weight", np.zeros((0, 20), np.float32)),
+            r"compute\.table\.0\.weight must have shape",
+        ),
+        (
+            with_tensor("compute.table.0.bias", np.zeros((8, 1), np.float32)),
+            r"compute\.table\.0\.bias must have shape \[8\], has \[8, 1\]",
+        ),
+        (
+            with_tensor("compute.feature_mean", np.zeros(21, np.float32)),
+            r"compute\.feature_mean must have shape \[20\]",
+        ),
+        (
+            with_tensor("backward.2.0.bias", np.full(3, np.nan, np.float32)),
+            r"backward\.2\.0\.bias holds values that are not finite",
+        ),
+        (
+            with_tensor("forward.2.0.weight", np.full((7, 4), np.inf, np.float32)),
+            r"forward\.2\.0\.weight holds values that are not finite",
+        ),
+        (
+            with_tensor("compute.feature_std", np.zeros(20, np.float32)),
+            r"compute\.feature_std must be positive",
+        ),
+        (
+            with_tensor("backward.4.feature_std", -np.ones(4, np.float32)),
+            r"backward\.4\.feature_std must be positive",
+        ),
+        (with_tensor("compute.set.1.bias", np.zeros(1)), r"compute\.set\.1\.bias must be of type"),
+    ],
+)
+def test_unsound_tensors_are_refused_by_file_and_name(
+    tmp_path: Path, tensors: dict[str, np.ndarray], message: str
+) -> None:
+    path = write(tmp_path / "bad.safetensors", tensors)
+    with pytest.raises(InputError, match=rf"bad\.safetensors: .*{message}"):
+        CostModels.load(path)
+
+
+def test_a_last_layer_of_the_wrong_width_is_refused(tmp_path: Path) -> None:
+    tensors = tiny_tensors()
+    tensors["backward.4.2.weight"] = np.zeros((3, 3), np.float32)
+    tensors["backward.4.2.bias"] = np.zeros(3, np.float32)
+    path = write(tmp_path / "bad.safetensors", tensors)
+    with pytest.raises(InputError, match=r"backward\.4\.2\.weight must have 4 outputs, has 3"):
+        CostModels.load(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({}, "no metadata entry 'neuroshard'.*import-checkpoints"),
+        ({"neuroshard": "{"}, "metadata"),
+        ({"neuroshard": "[]"}, "metadata: .*object"),
+        ({"neuroshard": json.dumps({"schema": "neuroshard/cost-models/9"})}, "metadata"),
+    ],
+)
+def test_missing_or_malformed_metadata_is_refused(
+    tmp_path: Path, metadata: dict[str, str], message: str
+) -> None:
+    path = write(tmp_path / "bad.safetensors", tiny_tensors(), metadata)
+    with pytest.raises(InputError, match=rf"bad\.safetensors: {message}"):
+        CostModels.load(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("batch_size", 0),
+        ("batch_size", 2.5),
+        ("source", "guessed"),
+        ("name", ""),
+        ("hardware", 3),
+        ("feature_names", ["dim"]),
+        ("surplus", 1),
+        (
+            "errors",
+            [
+                {
+                    "network": "compute",
+                    "held_out": "samples",
+                    "samples": 1,
+                    "mape": -1.0,
+                    "kendall": 0.5,
+                    "mse": 0.0,
+                }
+            ],
+        ),
+    ],
+)
+def test_unsound_fields_of_the_metadata_are_refused(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    fields = {**msgspec.to_builtins(INFO), field: value}
+    metadata = {"neuroshard": json.dumps(fields)}
+    path = write(tmp_path / "bad.safetensors", tiny_tensors(), metadata)
+    with pytest.raises(InputError, match=rf"bad\.safetensors: metadata: .*{field}"):
+        CostModels.load(path)
+
+
+def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.safetensors", tiny_tensors()).read_bytes()
+    path = tmp_path / "cut.safetensors"
+    for length in [*range(64), *range(64, len(whole), 97), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"cut\.safetensors: "):
+            CostModels.load(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not a safetensors file at all",
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 8) + b"\xff" * 8,
+        struct.pack("<Q", 100_000) + b"[" * 100_000,
+    ],
+)
+def test_a_hostile_header_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "hostile.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"hostile\.safetensors: not a sound safetensors file"):
+        CostModels.load(path)
+
+
+def test_a_folder_is_not_a_file_of_cost_models(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: not a file"):
+        CostModels.load(tmp_path)
+
+
+def test_saving_needs_the_suffix_and_a_folder(tmp_path: Path) -> None:
+    models = CostModels(INFO, tiny_tensors())
+    with pytest.raises(InputError, match=r"must end in \.safetensors"):
+        models.save(tmp_path / "tiny.pt")
+    with pytest.raises(InputError, match="cannot be written"):
+        models.save(tmp_path / "nowhere" / "tiny.safetensors")
+    assert list(tmp_path.iterdir()) == []
