@@ -346,12 +346,12 @@ def test_any_value_in_any_field_loads_or_gives_an_input_error(field: str, value:
 
 
 @pytest.mark.parametrize(
-    ("name", "type_"),
+    ("name", "version", "type_"),
     [
-        ("table-set", TableSet),
-        ("cluster", Cluster),
-        ("options", SearchOptions),
-        ("plan", ShardingPlan),
+        ("table-set", "neuroshard/tables/1", TableSet),
+        ("cluster", "neuroshard/cluster/1", Cluster),
+        ("options", "neuroshard/options/1", SearchOptions),
+        ("plan", "neuroshard/plan/1", ShardingPlan),
     ],
 )
 def test_schema_prints_every_field_of_the_format(

@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from neuroshard_fast import config
+from neuroshard_fast.checks import finite_number
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.published.text import columns_of_lines, numbers
 
 Floats = npt.NDArray[np.float64]
 
+_LARGEST = 1e12  # of any dim or time; more is a mistake
 _COMMUNICATION_COLUMNS = ("dims", "starts", "fw_costs", "bw_costs")
 
 
@@ -87,5 +89,4 @@ def write_communication_samples(
 
 def _check(values: list[float], where: str) -> None:
     for value in values:
-        if not 0.0 <= value < 1e12:
-            raise InputError(f"{where}: must be finite and not negative, got {value}")
+        finite_number(value, where, low=0.0, high=_LARGEST)
