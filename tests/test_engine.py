@@ -60,8 +60,14 @@ def golden_networks() -> _core.CostNetworks:
     return _core.CostNetworks(
         load_network(compute, "t_hidden", normalised=True),
         load_network(compute, "c_hidden", normalised=False),
-        {d: load_network(load(f"comm_{d}_fw.pt"), "hidden", normalised=True) for d in DEVICE_COUNTS},
-        {d: load_network(load(f"comm_{d}_bw.pt"), "hidden", normalised=True) for d in DEVICE_COUNTS},
+        {
+            d: load_network(load(f"comm_{d}_fw.pt"), "hidden", normalised=True)
+            for d in DEVICE_COUNTS
+        },
+        {
+            d: load_network(load(f"comm_{d}_bw.pt"), "hidden", normalised=True)
+            for d in DEVICE_COUNTS
+        },
     )
 
 
@@ -132,7 +138,9 @@ def test_golden_single_table_compute() -> None:
         costs = _core.single_table_compute(golden_networks(), task.problem)
         expected = np.array(task.expected["single_table_compute"])
         worst = max(worst, float(np.max(np.abs(costs - expected) / np.abs(expected))))
-    print(f"single-table compute of {len(ALL_TASKS)} golden tasks: worst relative error {worst:.1e}")
+    print(
+        f"single-table compute of {len(ALL_TASKS)} golden tasks: worst relative error {worst:.1e}"
+    )
     assert worst < 1e-4
 
 
@@ -200,8 +208,427 @@ def test_golden_plans_evaluate_to_their_costs() -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"])
+@pytest.mark.parametrize(
+    "name", ["size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"]
+)
 def test_golden_greedy_baselines(name: str) -> None:
     for task in ALL_TASKS:
         placement = _core.greedy_baseline(task.problem, task.baseline_keys[name])
         assert placement == task.expected["baselines"][name], task.name
+
+
+def small_networks(devices: int = 2, features: int = 3, seed: int = 0) -> _core.CostNetworks:
+    """Random networks of odd sizes, none of them a published one; more shards on a device cost more."""
+    random = np.random.default_rng(seed)
+
+    def network(*sizes: int, low: float = -1.0) -> _core.Network:
+        return _core.Network(
+            [
+                (random.uniform(low, 1.0, (outputs, inputs)) / inputs, np.full(outputs, 0.1))
+                for inputs, outputs in zip(sizes, sizes[1:])
+            ]
+        )
+
+    return _core.CostNetworks(
+        network(features, 7, 5),
+        network(5, 3, 1, low=0.0),
+        {devices: network(2 * devices, 9, devices, low=0.0)},
+        {devices: network(devices, 33, devices, low=0.0)},
+    )
+
+
+def problem_arguments(tables: int = 4, **changes: Any) -> dict[str, Any]:
+    """Arguments of a sound problem: tables of 16 columns of 10 bytes each, two devices."""
+    return {
+        "features": np.linspace(0.0, 1.0, tables * 3).reshape(tables, 3),
+        "dim_column": 1,
+        "dims": np.full(tables, 16),
+        "output_width": np.ones(tables),
+        "bytes_per_column": np.full(tables, 10),
+        "bytes_fixed": np.zeros(tables, int),
+        "devices": 2,
+        "memory_bytes": 1000,
+    } | changes
+
+
+def reference_network(
+    layers: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]],
+    values: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    for k, (weight, bias) in enumerate(layers):
+        values = weight @ (np.maximum(values, 0.0) if k else values) + bias
+    return values
+
+
+@pytest.mark.parametrize("hidden", [1, 3, 7, 8, 31, 32, 33, 64, 100])
+def test_networks_of_any_layer_size(hidden: int) -> None:
+    random = np.random.default_rng(hidden)
+    sizes = [5, hidden, 2 * hidden + 1, 6]
+    layers = [
+        (random.normal(size=(o, i)).astype(np.float32), random.normal(size=o).astype(np.float32))
+        for i, o in zip(sizes, sizes[1:])
+    ]
+    head = [
+        (random.normal(size=(o, i)).astype(np.float32), random.normal(size=o).astype(np.float32))
+        for i, o in [(6, hidden), (hidden, 1)]
+    ]
+    mean, std = random.normal(size=5), random.uniform(0.5, 2.0, 5)
+    networks = _core.CostNetworks(_core.Network(layers, mean, std), _core.Network(head), {}, {})
+    features = random.normal(size=(3, 5)).astype(np.float32)
+    features[:, 1] = 16.0
+    problem = _core.Problem(**problem_arguments(tables=3, features=features, memory_bytes=10**6))
+    expected = [
+        reference_network(head, np.maximum(reference_network(layers, (row - mean) / std), 0.0))[0]
+        for row in features.astype(float)
+    ]
+    costs = _core.single_table_compute(networks, problem)
+    np.testing.assert_allclose(costs, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_result_does_not_depend_on_the_number_of_threads() -> None:
+    for task in [*ALL_TASKS[:12], *ALL_TASKS[-4:-1]]:
+        results = [
+            _core.search(golden_networks(), task.problem, **task.search, threads=threads)
+            for threads in (1, 2, 7)
+        ]
+        plans = [
+            result and (result.cost, result.column_splits, result.placement, result.compute)
+            for result in results
+        ]
+        assert plans[0] == plans[1] == plans[2], task.name
+
+
+def test_search_result_evaluates_to_itself_bit_for_bit() -> None:
+    for task in ALL_TASKS[:20]:
+        result = _core.search(golden_networks(), task.problem, **task.search)
+        assert result is not None
+        again = _core.evaluate(
+            golden_networks(), task.problem, result.column_splits, result.placement
+        )
+        assert again.cost == result.cost
+        totals = np.sum([result.compute, result.forward, result.backward], axis=0)
+        assert result.cost == pytest.approx(max(totals), rel=1e-12)
+        assert max(result.memory_bytes) <= task.problem.memory_bytes
+
+
+def test_a_finer_grid_is_at_least_as_good() -> None:
+    """Powers of two, so that the finer grid has exactly the limits of the coarser one and more."""
+    for task in ALL_TASKS[:10]:
+        fine = _core.table_wise(golden_networks(), task.problem, grid_steps=1025)
+        coarse = _core.table_wise(golden_networks(), task.problem, grid_steps=9)
+        if coarse is not None:
+            assert fine is not None
+            assert fine.cost <= coarse.cost
+
+
+def test_table_wise_is_the_search_without_splits() -> None:
+    task = ALL_TASKS[0]
+    table_wise = _core.table_wise(golden_networks(), task.problem)
+    search = _core.search(golden_networks(), task.problem, max_splits=0)
+    assert table_wise is not None
+    assert search is not None
+    assert search.column_splits == []
+    assert search.placement == table_wise.placement
+
+
+def test_splitting_finds_a_plan_where_whole_tables_do_not_fit() -> None:
+    problem = _core.Problem(**problem_arguments(tables=3, memory_bytes=240))
+    assert _core.table_wise(small_networks(), problem) is None
+    result = _core.search(small_networks(), problem)
+    assert result is not None
+    assert result.memory_bytes == [240, 240]
+
+
+def test_fixed_bytes_are_in_every_shard() -> None:
+    problem = _core.Problem(**problem_arguments(bytes_fixed=np.full(4, 7)))
+    result = _core.evaluate(small_networks(), problem, [0, 4], [[0, 1, 2, 3], [4, 5]])
+    assert result.memory_bytes == [80 + 3 * 160 + 4 * 7, 2 * 40 + 2 * 7]
+
+
+def test_output_width_scales_what_devices_send() -> None:
+    problem = _core.Problem(**problem_arguments(output_width=[0.5, 1.0, 2.0, 10.5]))
+    result = _core.evaluate(small_networks(), problem, [3], [[0, 3], [1, 2, 4]])
+    assert result.dim_sums == [8.0 + 84.0, 16.0 + 32.0 + 84.0]
+
+
+def test_split_shards_names_table_offset_and_width() -> None:
+    problem = _core.Problem(**problem_arguments(tables=2, dims=[32, 16]))
+    assert _core.split_shards(problem, [0, 2, 1]) == [
+        (0, 0, 16),
+        (1, 0, 8),
+        (0, 16, 8),
+        (0, 24, 8),
+        (1, 8, 8),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ([4], r"column_splits\[0\] = 4: there are only 4 shards"),
+        ([-1], r"column_splits\[0\] = -1"),
+        ([0, 0, 0], r"column_splits\[2\] = 0: a shard of 4 columns cannot be split"),
+    ],
+)
+def test_impossible_splits_are_refused(splits: list[int], message: str) -> None:
+    problem = _core.Problem(**problem_arguments())
+    with pytest.raises(ValueError, match=message):
+        _core.split_shards(problem, splits)
+    with pytest.raises(ValueError, match=message):
+        _core.evaluate(small_networks(), problem, splits, [[], []])
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [
+        ([[0, 1, 2, 3]], "one list for each of the 2 devices, it has 1"),
+        ([[0, 1], [2]], "shard 3 is on no device"),
+        ([[0, 1], [2, 3, 1]], r"placement\[1\]: shard 1 is placed twice"),
+        ([[0, 1], [2, 3, 4]], r"placement\[1\]: shard 4 does not exist, there are 4"),
+        ([[0, 1], [2, 3, -1]], r"placement\[1\]: shard -1 does not exist"),
+        ([[], []], "shard 0 is on no device"),
+    ],
+)
+def test_invalid_placements_are_refused(placement: list[list[int]], message: str) -> None:
+    problem = _core.Problem(**problem_arguments())
+    with pytest.raises(ValueError, match=message):
+        _core.evaluate(small_networks(), problem, [], placement)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": np.full((4, 3), np.nan)}, "features must hold finite"),
+        ({"features": np.full((4, 3), 1e300)}, "features must hold numbers within"),
+        ({"features": np.zeros(12)}, "features must have 2 dimension"),
+        ({"features": np.zeros((3, 3))}, "features must have one row"),
+        ({"features": np.zeros((4, 0))}, "features must have the shape"),
+        ({"features": np.zeros((4, 3), complex)}, "features must be an array of real numbers"),
+        ({"features": np.array([["a"] * 3] * 4)}, "features must be an array of real numbers"),
+        ({"features": [[1.0], [2.0, 3.0]]}, "features must be an array of real numbers"),
+        ({"features": None}, "features must be an array of real numbers"),
+        ({"features": np.zeros((4, 3), np.longdouble)}, "features must be an array"),
+        ({"dim_column": 3}, "dim_column must lie between 0 and 2, got 3"),
+        ({"dim_column": -1}, "dim_column"),
+        ({"dims": [16, 16, 16, 6]}, r"dims\[3\] must be a multiple of 4, got 6"),
+        ({"dims": [16, 0, 16, 16]}, r"dims\[1\]"),
+        ({"dims": [16, -4, 16, 16]}, r"dims\[1\]"),
+        ({"dims": [16, 2**62, 16, 16]}, r"dims\[1\]"),
+        ({"dims": np.full(4, 2**64 - 4, np.uint64)}, r"dims\[0\]"),
+        ({"dims": [16.0] * 4}, "dims must be an array of integers"),
+        ({"dims": np.array([True] * 4)}, "dims must be an array of integers"),
+        ({"dims": 16}, "dims must have 1 dimension"),
+        ({"dims": [2**70] * 4}, "dims must be an array of integers"),
+        ({"output_width": [1.0, np.inf, 1.0, 1.0]}, "output_width must hold finite"),
+        ({"output_width": [1.0, -1.0, 1.0, 1.0]}, r"output_width\[1\]"),
+        ({"output_width": [1.0]}, "output_width must have one entry for each of the 4 tables"),
+        ({"bytes_per_column": [10, 10, -10, 10]}, r"bytes_per_column\[2\]"),
+        ({"bytes_per_column": [2**58] * 4}, r"bytes_per_column\[0\]"),
+        ({"bytes_per_column": [2**56 - 1] * 4}, "all tables together"),
+        ({"bytes_per_column": [10]}, "bytes_per_column must have one entry"),
+        ({"bytes_fixed": [2**60] * 4}, r"bytes_fixed\[0\]"),
+        ({"bytes_fixed": [-1] * 4}, r"bytes_fixed\[0\]"),
+        ({"bytes_fixed": []}, "bytes_fixed must be an array of integers"),
+        ({"devices": 0}, "devices must lie between 1 and 65536, got 0"),
+        ({"devices": 10**6}, "devices"),
+        ({"memory_bytes": -1}, "memory_bytes"),
+        ({"memory_bytes": 2**61}, "memory_bytes"),
+    ],
+)
+def test_unusable_problems_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _core.Problem(**problem_arguments(**changes))
+
+
+def test_a_problem_without_tables_is_refused() -> None:
+    empty = {
+        "features": np.zeros((0, 3)),
+        "dims": np.zeros(0, int),
+        "output_width": np.zeros(0),
+        "bytes_per_column": np.zeros(0, int),
+        "bytes_fixed": np.zeros(0, int),
+    }
+    with pytest.raises(ValueError, match="number of tables must lie between 1"):
+        _core.Problem(**problem_arguments(**empty))
+
+
+def test_arrays_of_any_layout_are_read_alike() -> None:
+    features = np.arange(12, dtype=np.float32).reshape(4, 3) / 12
+    layouts = [
+        features,
+        np.asfortranarray(features),
+        features.astype(">f8"),
+        np.repeat(features, 2, axis=0)[::2],
+        features.tolist(),
+    ]
+    dims = [np.full(4, 16, "<i8"), np.full(4, 16, ">i2"), np.full(8, 16, np.uint8)[::2]]
+    results = {
+        tuple(_core.single_table_compute(small_networks(), _core.Problem(**arguments)))
+        for layout in layouts
+        for dim in dims
+        for arguments in [problem_arguments(features=layout, dims=dim)]
+    }
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize(
+    ("layers", "mean", "std", "message"),
+    [
+        ([], None, None, "at least one layer"),
+        ([(np.zeros((2, 3)), np.zeros(3))], None, None, r"layers\[0\] must have a weight of shape"),
+        ([(np.zeros(3), np.zeros(3))], None, None, r"layers\[0\] weight must have 2"),
+        ([(np.zeros((2, 3)), np.zeros((2, 1)))], None, None, r"layers\[0\] bias must have 1"),
+        ([(np.zeros((0, 3)), np.zeros(0))], None, None, r"layers\[0\]"),
+        ([(np.zeros((3, 0)), np.zeros(3))], None, None, r"layers\[0\]"),
+        ([(np.full((2, 3), np.nan), np.zeros(2))], None, None, r"layers\[0\] weight must hold"),
+        ([(np.zeros((2, 3)), np.full(2, np.inf))], None, None, r"layers\[0\] bias must hold"),
+        ([(np.zeros((2, 3)), np.zeros(2))] * 2, None, None, "as many inputs as the one before"),
+        (
+            [(np.zeros((2, 3)), np.zeros(2))],
+            np.zeros(2),
+            np.ones(2),
+            "feature_mean and feature_std",
+        ),
+        ([(np.zeros((2, 3)), np.zeros(2))], np.zeros(3), None, "feature_mean and feature_std"),
+        ([(np.zeros((2, 3)), np.zeros(2))], np.zeros(3), np.zeros(3), "feature_std must hold"),
+        ([(np.zeros((2, 3)), np.zeros(2))], np.zeros(3), -np.ones(3), "feature_std must hold"),
+        (
+            [(np.zeros((2, 3)), np.zeros(2))],
+            np.zeros(3),
+            np.full(3, np.nan),
+            "feature_std must hold",
+        ),
+    ],
+)
+def test_unusable_networks_are_refused(layers: Any, mean: Any, std: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _core.Network(layers, mean, std)
+
+
+def test_cost_networks_that_do_not_belong_together_are_refused() -> None:
+    def network(inputs: int, outputs: int) -> _core.Network:
+        return _core.Network([(np.zeros((outputs, inputs)), np.zeros(outputs))])
+
+    table, head = network(3, 5), network(5, 1)
+    with pytest.raises(ValueError, match="set: the network must have 5 inputs and 1 outputs"):
+        _core.CostNetworks(table, network(4, 1), {}, {})
+    with pytest.raises(ValueError, match="set: the network must have"):
+        _core.CostNetworks(table, network(5, 2), {}, {})
+    with pytest.raises(ValueError, match=r"backward\[2\] is missing"):
+        _core.CostNetworks(table, head, {2: network(4, 2)}, {})
+    with pytest.raises(ValueError, match=r"forward\[2\] is missing"):
+        _core.CostNetworks(table, head, {}, {2: network(2, 2)})
+    with pytest.raises(ValueError, match=r"forward\[2\]: the network must have 4 inputs"):
+        _core.CostNetworks(table, head, {2: network(2, 2)}, {2: network(2, 2)})
+    with pytest.raises(ValueError, match="at least 1"):
+        _core.CostNetworks(table, head, {0: network(2, 2)}, {0: network(2, 2)})
+    both = _core.CostNetworks(table, head, {2: network(4, 2)}, {2: network(2, 2)})
+    assert both.device_counts == [2]
+    assert both.features == 3
+
+
+def test_networks_and_problem_must_suit_each_other() -> None:
+    three_devices = _core.Problem(**problem_arguments(devices=3))
+    with pytest.raises(ValueError, match="not made for 3 devices, only for: 2"):
+        _core.search(small_networks(), three_devices)
+    with pytest.raises(ValueError, match="take 4 features of a table, got 3"):
+        _core.search(small_networks(features=4), _core.Problem(**problem_arguments()))
+
+
+@pytest.mark.parametrize("option", ["beam_width", "candidates", "grid_steps", "threads"])
+def test_search_options_below_one_are_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
+        _core.search(small_networks(), _core.Problem(**problem_arguments()), **{option: 0})
+
+
+def test_networks_that_give_no_finite_cost_are_refused() -> None:
+    def network(inputs: int, outputs: int, weight: float) -> _core.Network:
+        return _core.Network([(np.full((outputs, inputs), weight), np.zeros(outputs))])
+
+    problem = _core.Problem(**problem_arguments())
+    pair = ({2: network(4, 2, 1.0)}, {2: network(2, 2, 1.0)})
+    compute = _core.CostNetworks(network(3, 5, 1e30), network(5, 1, 1e30), *pair)
+    with pytest.raises(
+        ValueError, match=r"features\[0\]: the compute network gives no finite cost"
+    ):
+        _core.search(compute, problem)
+    backward = _core.CostNetworks(
+        network(3, 5, 1.0), network(5, 1, 1.0), pair[0], {2: network(2, 2, 3e38)}
+    )
+    assert _core.search(backward, problem) is None
+    with pytest.raises(ValueError, match="no finite cost for this plan"):
+        _core.evaluate(backward, problem, [], [[0, 1], [2, 3]])
+
+
+def test_greedy_baseline_puts_what_fits_nowhere_on_the_last_device() -> None:
+    problem = _core.Problem(**problem_arguments(tables=3, memory_bytes=170))
+    assert _core.greedy_baseline(problem, [3.0, 2.0, 1.0]) == [[0], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [([1.0, 2.0], "key must have one entry"), ([np.nan] * 4, "key must hold finite")],
+)
+def test_greedy_baseline_refuses_unusable_keys(key: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _core.greedy_baseline(_core.Problem(**problem_arguments()), key)
+
+
+def test_random_placement_is_seeded_and_feasible() -> None:
+    random = np.random.default_rng(0)
+    bytes_per_column = random.integers(1, 100, 40)
+    problem = _core.Problem(
+        **problem_arguments(
+            tables=40,
+            bytes_per_column=bytes_per_column,
+            devices=4,
+            memory_bytes=int(bytes_per_column.sum() * 16 * 0.26),
+        )
+    )
+    placements = [_core.random_placement(problem, seed) for seed in range(10)]
+    for placement in placements:
+        assert placement is not None
+        assert sorted(table for device in placement for table in device) == list(range(40))
+        for device in placement:
+            assert sum(int(bytes_per_column[t]) * 16 for t in device) <= problem.memory_bytes
+    assert placements[3] == _core.random_placement(problem, 3)
+    assert len({str(placement) for placement in placements}) == 10
+
+
+def test_random_placement_finds_the_only_way_to_fit_large_tables() -> None:
+    bytes_per_column = np.array([50, *[1] * 50, 50, 50])
+    problem = _core.Problem(
+        **problem_arguments(
+            tables=53, bytes_per_column=bytes_per_column, devices=4, memory_bytes=50 * 16
+        )
+    )
+    assert _core.random_placement(problem, 0) is not None
+
+
+def test_random_placement_gives_up_on_what_cannot_fit() -> None:
+    problem = _core.Problem(**problem_arguments(tables=3, memory_bytes=170))
+    assert _core.random_placement(problem, 0) is None
+
+
+def test_a_long_search_can_be_interrupted() -> None:
+    """Ctrl-C ends a search that would take hours, and Python sees its own exception."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_engine as t
+problem = t._core.Problem(**t.problem_arguments(tables=2000, dims=[1024] * 2000, memory_bytes=10**9))
+try:
+    print("searching", flush=True)
+    t._core.search(t.small_networks(), problem, beam_width=1000, candidates=2000, max_splits=1000, threads=2)
+except KeyboardInterrupt:
+    sys.exit(77)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "searching\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 77
+    finally:
+        process.kill()
+        process.communicate()

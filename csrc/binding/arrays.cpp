@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -18,7 +19,7 @@ Array<T> copy_array(const py::object& object, const std::string& name, std::size
   if (!any || kinds.find(any.dtype().kind()) == std::string::npos || any.itemsize() > 8) {
     throw py::value_error(name + " must be an array of " + content);
   }
-  if (static_cast<std::size_t>(any.ndim()) != dimensions) {
+  if (!std::cmp_equal(any.ndim(), dimensions)) {
     throw py::value_error(name + " must have " + std::to_string(dimensions) +
                           " dimension(s), it has " + std::to_string(any.ndim()));
   }

@@ -34,6 +34,7 @@ Network make_network(const std::vector<LayerArrays>& layer_arrays,
                      const std::optional<py::object>& feature_mean,
                      const std::optional<py::object>& feature_std) {
   std::vector<AffineLayer> layers;
+  layers.reserve(layer_arrays.size());
   for (const LayerArrays& arrays : layer_arrays) {
     layers.push_back(make_layer(arrays, "layers[" + std::to_string(layers.size()) + "]"));
   }

@@ -29,6 +29,7 @@ py::array_t<float> single_table_compute(const CostNetworks& networks, const Prob
   const auto costs = interruptible([&](Interrupt& interrupt) {
     const ShardCatalog catalog(networks, problem, 1, interrupt);
     std::vector<float> values;
+    values.reserve(static_cast<std::size_t>(problem.tables()));
     for (int table = 0; table < problem.tables(); ++table) {
       values.push_back(catalog.single_cost(table));
     }

@@ -138,6 +138,7 @@ std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> ext
                    [](const Extension& a, const Extension& b) { return a.cost < b.cost; });
   extensions.resize(std::min(extensions.size(), static_cast<std::size_t>(options_.beam_width)));
   std::vector<Sequence> best;
+  best.reserve(extensions.size());
   for (const Extension& extension : extensions) {
     best.push_back(apply(extension));
   }

@@ -49,6 +49,7 @@ CostNetworks::CostNetworks(Network table, Network set, std::map<int, Network> fo
 
 std::vector<int> CostNetworks::device_counts() const {
   std::vector<int> counts;
+  counts.reserve(communication_.size());
   for (const auto& entry : communication_) {
     counts.push_back(entry.first);
   }

@@ -23,7 +23,7 @@ void parallel_for(std::size_t items, int threads, Interrupt& interrupt,
         work(item, worker);
       }
     } catch (...) {
-      const std::lock_guard lock(failure_mutex);
+      const std::scoped_lock lock(failure_mutex);
       if (!failure) {  // later ones are Interrupted, the echo of the first
         failure = std::current_exception();
       }
@@ -38,7 +38,7 @@ void parallel_for(std::size_t items, int threads, Interrupt& interrupt,
       for (std::size_t worker = 1; worker < workers; ++worker) {
         helpers.emplace_back(run, worker);
       }
-    } catch (const std::system_error&) {
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
       // The system gives no more threads: those that run share the work.
     }
     run(0);

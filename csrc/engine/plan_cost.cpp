@@ -15,30 +15,31 @@ namespace neuroshard {
 namespace {
 
 void check_placement(const Placement& placement, int devices, std::size_t shards) {
-  if (placement.size() != static_cast<std::size_t>(devices)) {
+  if (!std::cmp_equal(placement.size(), devices)) {
     throw std::invalid_argument("placement must have one list for each of the " +
                                 std::to_string(devices) + " devices, it has " +
                                 std::to_string(placement.size()));
   }
   std::vector<bool> placed(shards, false);
-  std::size_t count = 0;
   for (std::size_t device = 0; device < placement.size(); ++device) {
+    const auto refuse = [&](std::int64_t shard, const std::string& reason) {
+      throw std::invalid_argument("placement[" + std::to_string(device) + "]: shard " +
+                                  std::to_string(shard) + reason);
+    };
     for (const std::int64_t shard : placement[device]) {
-      const std::string where =
-          "placement[" + std::to_string(device) + "]: shard " + std::to_string(shard);
-      if (shard < 0 || shard >= static_cast<std::int64_t>(shards)) {
-        throw std::invalid_argument(where + " does not exist, there are " + std::to_string(shards));
+      if (shard < 0 || std::cmp_greater_equal(shard, shards)) {
+        refuse(shard, " does not exist, there are " + std::to_string(shards));
       }
       if (placed[static_cast<std::size_t>(shard)]) {
-        throw std::invalid_argument(where + " is placed twice");
+        refuse(shard, " is placed twice");
       }
       placed[static_cast<std::size_t>(shard)] = true;
-      ++count;
     }
   }
-  if (count != shards) {
-    const auto missing = std::find(placed.begin(), placed.end(), false) - placed.begin();
-    throw std::invalid_argument("placement: shard " + std::to_string(missing) + " is on no device");
+  const auto missing = std::find(placed.begin(), placed.end(), false);
+  if (missing != placed.end()) {
+    throw std::invalid_argument("placement: shard " + std::to_string(missing - placed.begin()) +
+                                " is on no device");
   }
 }
 

@@ -2,12 +2,14 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace neuroshard {
 
 std::vector<Shard> split_shards(const Problem& problem,
                                 std::span<const std::int64_t> column_splits) {
   std::vector<Shard> shards;
+  shards.reserve(static_cast<std::size_t>(problem.tables()) + column_splits.size());
   for (int table = 0; table < problem.tables(); ++table) {
     shards.push_back({table, 0, problem.table_dim(table)});
   }
@@ -15,7 +17,7 @@ std::vector<Shard> split_shards(const Problem& problem,
     const std::int64_t index = column_splits[step];
     const std::string where =
         "column_splits[" + std::to_string(step) + "] = " + std::to_string(index);
-    if (index < 0 || index >= static_cast<std::int64_t>(shards.size())) {
+    if (index < 0 || std::cmp_greater_equal(index, shards.size())) {
       throw std::invalid_argument(where + ": there are only " + std::to_string(shards.size()) +
                                   " shards");
     }
