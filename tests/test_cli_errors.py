@@ -27,7 +27,9 @@ def _table(**changes: Any) -> dict[str, Any]:
     return {**table, **changes}
 
 
-def _plan(tmp_path: Path, tables: Any, *options: str, devices: str = "8", memory: str = "1GiB") -> int:
+def _plan(
+    tmp_path: Path, tables: Any, *options: str, devices: str = "8", memory: str = "1GiB"
+) -> int:
     path = tmp_path / "tables.json"
     path.write_text(tables if isinstance(tables, str) else json.dumps({"tables": tables}))
     arguments = ["plan", str(path), "--devices", devices, "--memory", memory]
@@ -147,7 +149,7 @@ def shipped(tmp_path: Path) -> tuple[dict[str, np.ndarray], dict[str, str], Path
 
     source = Path(neuroshard_fast.__file__).parent / "models" / "h100-sim.safetensors"
     with safe_open(source, framework="numpy") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}
+        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         metadata = dict(file.metadata())
     target = tmp_path / "models.safetensors"
     target.write_bytes(source.read_bytes())

@@ -8,6 +8,10 @@ from typing import Literal
 import msgspec
 
 from neuroshard_fast import config
+from neuroshard_fast.checks import finite_number, label, whole_number
+from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.tables import MAX_DIM
 
 Source = Literal["measured", "simulated", "imported"]
 
@@ -21,6 +25,14 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     device: int
     memory_bytes: int
 
+    def __post_init__(self) -> None:
+        label(self.table, "shard: table")
+        where = f"shard of table {self.table!r}"
+        whole_number(self.column_offset, f"{where}: column_offset", low=0, high=MAX_DIM - 1)
+        whole_number(self.width, f"{where}: width", low=1, high=MAX_DIM - self.column_offset)
+        whole_number(self.device, f"{where}: device", low=0, high=MAX_DEVICES - 1)
+        whole_number(self.memory_bytes, f"{where}: memory_bytes", low=0, high=MAX_MEMORY_BYTES)
+
 
 class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one device holds and what its step is predicted to cost, in milliseconds."""
@@ -32,6 +44,15 @@ class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     forward_comm_ms: float
     backward_comm_ms: float
     total_ms: float
+
+    def __post_init__(self) -> None:
+        where = f"device {self.device}"
+        whole_number(self.device, f"{where}: device", low=0, high=MAX_DEVICES - 1)
+        whole_number(self.num_shards, f"{where}: num_shards", low=0, high=2**31)
+        whole_number(self.memory_bytes, f"{where}: memory_bytes", low=0, high=MAX_MEMORY_BYTES)
+        for field in ("compute_ms", "forward_comm_ms", "backward_comm_ms", "total_ms"):
+            # A network may predict a little below 0 for very little work.
+            finite_number(getattr(self, field), f"{where}: {field}", low=-1e12, high=1e12)
 
 
 class CostModelsUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +92,25 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     placement: tuple[tuple[int, ...], ...]
     assumed_histograms: tuple[str, ...] = ()
     planning_ms: float
+
+    def __post_init__(self) -> None:
+        whole_number(self.world_size, "plan: world_size", low=1, high=MAX_DEVICES)
+        whole_number(self.memory_cap_bytes, "plan: memory_cap_bytes", low=1, high=MAX_MEMORY_BYTES)
+        whole_number(self.batch_size, "plan: batch_size", low=1, high=MAX_BATCH_SIZE)
+        finite_number(self.cost_ms, "plan: cost_ms", low=-1e12, high=1e12)
+        finite_number(self.planning_ms, "plan: planning_ms", low=0, high=1e12)
+        for field in ("devices", "placement"):
+            if len(getattr(self, field)) != self.world_size:
+                raise InputError(
+                    f"plan: {field} must have one entry for each of the {self.world_size} devices, "
+                    f"got {len(getattr(self, field))}"
+                )
+        for shard in self.shards:
+            if shard.device >= self.world_size:
+                raise InputError(
+                    f"plan: a shard of table {shard.table!r} lies on device {shard.device}, "
+                    f"but there are {self.world_size}"
+                )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ShardingPlan:

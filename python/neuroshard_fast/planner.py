@@ -68,7 +68,9 @@ class Planner:
         if outcome.result is None:
             raise InfeasiblePlanError(_why_infeasible(tables, cluster, options))
         planning_ms = (time.perf_counter() - started) * 1e3
-        return self._describe(tables, cluster, options, batch_size, problem, outcome.result, planning_ms)
+        return self._describe(
+            tables, cluster, options, batch_size, problem, outcome.result, planning_ms
+        )
 
     def problem(
         self, tables: TableSet, cluster: Cluster, options: SearchOptions | None = None
@@ -77,9 +79,7 @@ class Planner:
         options = options or SearchOptions()
         self.cost_models.require_device_count(cluster.world_size)
         batch_size = cluster.batch_size or self.cost_models.info.batch_size
-        self.cost_models.require_batch_size(
-            batch_size, allow_mismatch=options.allow_batch_mismatch
-        )
+        self.cost_models.require_batch_size(batch_size, allow_mismatch=options.allow_batch_mismatch)
         memory = [shard_memory(table) for table in tables]
         total = sum(m.of_width(t.embedding_dim) for m, t in zip(memory, tables, strict=True))
         if total > _MAX_TOTAL_BYTES:
@@ -120,9 +120,9 @@ class Planner:
             placement = _core.greedy_baseline(problem, key)
         if placement is None:
             return SearchOutcome(False, [], None, None)
-        feasible = _keeps_memory_caps(problem, placement)
-        result = _core.evaluate(networks, problem, [], placement) if feasible else None
-        return SearchOutcome(feasible, [], placement, result)
+        result = _core.evaluate(networks, problem, [], placement)
+        feasible = max(result.memory_bytes) <= problem.memory_bytes
+        return SearchOutcome(feasible, [], placement, result if feasible else None)
 
     def _describe(
         self,
@@ -181,11 +181,6 @@ class Planner:
             assumed_histograms=tuple(t.name for t in tables if t.reuse_histogram is None),
             planning_ms=planning_ms,
         )
-
-
-def _keeps_memory_caps(problem: _core.Problem, placement: list[list[int]]) -> bool:
-    sizes = problem.bytes_per_column * problem.dims + problem.bytes_fixed
-    return all(int(sizes[indices].sum()) <= problem.memory_bytes for indices in placement)
 
 
 def _size(table: EmbeddingTable) -> float:

@@ -102,9 +102,7 @@ def draw_plan(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
         f"{plan.algorithm}: {plan.cost_ms:.3f} ms on {plan.world_size} devices\n{provenance(plan)}",
         fontsize=10,
     )
-    memory_axes.bar(
-        devices, [load.memory_bytes / _GIB for load in plan.devices], color="#228833"
-    )
+    memory_axes.bar(devices, [load.memory_bytes / _GIB for load in plan.devices], color="#228833")
     memory_axes.axhline(
         plan.memory_cap_bytes / _GIB, color="black", linewidth=0.8, linestyle="--", label="cap"
     )
