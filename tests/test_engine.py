@@ -1,8 +1,9 @@
-"""The compiled engine: golden answers of the published implementation, determinism, refusal of bad input."""
+"""The compiled engine: golden answers, determinism, refusal of bad input."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import signal
@@ -218,14 +219,14 @@ def test_golden_greedy_baselines(name: str) -> None:
 
 
 def small_networks(devices: int = 2, features: int = 3, seed: int = 0) -> _core.CostNetworks:
-    """Random networks of odd sizes, none of them a published one; more shards on a device cost more."""
+    """Random networks of unpublished sizes; more shards on a device cost more."""
     random = np.random.default_rng(seed)
 
     def network(*sizes: int, low: float = -1.0) -> _core.Network:
         return _core.Network(
             [
                 (random.uniform(low, 1.0, (outputs, inputs)) / inputs, np.full(outputs, 0.1))
-                for inputs, outputs in zip(sizes, sizes[1:])
+                for inputs, outputs in itertools.pairwise(sizes)
             ]
         )
 
@@ -256,7 +257,7 @@ def reference_network(
     values: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
     for k, (weight, bias) in enumerate(layers):
-        values = weight @ (np.maximum(values, 0.0) if k else values) + bias
+        values = weight.astype(float) @ (np.maximum(values, 0.0) if k else values) + bias
     return values
 
 
@@ -266,7 +267,7 @@ def test_networks_of_any_layer_size(hidden: int) -> None:
     sizes = [5, hidden, 2 * hidden + 1, 6]
     layers = [
         (random.normal(size=(o, i)).astype(np.float32), random.normal(size=o).astype(np.float32))
-        for i, o in zip(sizes, sizes[1:])
+        for i, o in itertools.pairwise(sizes)
     ]
     head = [
         (random.normal(size=(o, i)).astype(np.float32), random.normal(size=o).astype(np.float32))
@@ -441,7 +442,7 @@ def test_unusable_problems_are_refused(changes: dict[str, Any], message: str) ->
 
 
 def test_a_problem_without_tables_is_refused() -> None:
-    empty = {
+    empty: dict[str, Any] = {
         "features": np.zeros((0, 3)),
         "dims": np.zeros(0, int),
         "output_width": np.zeros(0),
@@ -616,10 +617,12 @@ def test_a_long_search_can_be_interrupted() -> None:
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_engine as t
-problem = t._core.Problem(**t.problem_arguments(tables=2000, dims=[1024] * 2000, memory_bytes=10**9))
+arguments = t.problem_arguments(tables=2000, dims=[1024] * 2000, memory_bytes=10**9)
+problem = t._core.Problem(**arguments)
+options = dict(beam_width=1000, candidates=2000, max_splits=1000, threads=2)
 try:
     print("searching", flush=True)
-    t._core.search(t.small_networks(), problem, beam_width=1000, candidates=2000, max_splits=1000, threads=2)
+    t._core.search(t.small_networks(), problem, **options)
 except KeyboardInterrupt:
     sys.exit(77)
 """

@@ -23,8 +23,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from neuroshard_fast import config
+from neuroshard_fast import config, published
 from neuroshard_fast.errors import InputError
+from neuroshard_fast.features import compute_features
 from neuroshard_fast.tables import EmbeddingTable
 
 Floats = npt.NDArray[np.float64]
@@ -107,11 +108,10 @@ def read_compute(folder: str | os.PathLike[str]) -> ComputeData:
 
     InputError where something is missing or malformed.
     """
-    from neuroshard_fast import published
-
     path = Path(folder)
-    features = _features(published.read_table_configs(path / "table_configs.json"))
-    samples, costs = published.read_compute_samples(path / "data.txt", len(features))
+    tables = published.read_table_configs(path / "table_configs.json")
+    samples, costs = published.read_compute_samples(path / "data.txt", len(tables))
+    features = compute_features(tables.table_set(), batch_size=1)  # all bring their histograms
     repeats = _read_repeats(path / "repeats.txt", len(samples), 1)
     floors = _noise_floors(costs[:, None, None], repeats)
     return ComputeData(features, samples, costs, _read_info(path), floors[0])
@@ -119,8 +119,6 @@ def read_compute(folder: str | os.PathLike[str]) -> ComputeData:
 
 def read_communication(folder: str | os.PathLike[str]) -> CommunicationData:
     """Read ``DATA/comm_D`` or any folder with ``data.txt`` of all-to-alls; InputError as above."""
-    from neuroshard_fast import published
-
     path = Path(folder)
     dims, starts, forward, backward = published.read_communication_samples(path / "data.txt")
     repeats = _read_repeats(path / "repeats.txt", len(dims), 2)

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Literal, Protocol
 
-from neuroshard_fast.errors import InputError, MissingDependencyError
+from neuroshard_fast.checks import one_of
+from neuroshard_fast.errors import MissingDependencyError
 from neuroshard_fast.tables import EmbeddingTable
 
-ComputeBackendName = Literal["fbgemm", "embedding-bag", "simulated"]
+MeasuringBackendName = Literal["fbgemm", "embedding-bag"]
+
+WARMUP_ITERATIONS = 5
+TIMED_ITERATIONS = 10
+"""Iterations before and while timing; source: the published NeuroShard benchmark."""
 
 
 class ComputeBackend(Protocol):
@@ -28,52 +33,42 @@ class CommunicationBackend(Protocol):
         """Forward and backward ms of each device."""
 
 
-def choose_compute_backend(wanted: str, hardware: str | None = None) -> ComputeBackendName:
-    """The backend to use for ``wanted``: FBGEMM for "auto" where it is installed.
+def choose_compute_backend(wanted: str) -> MeasuringBackendName:
+    """The backend to measure with: FBGEMM for "auto" where it is installed.
 
     MissingDependencyError without torch, or without FBGEMM where that is asked for.
     """
-    if wanted == "simulated":
-        return "simulated"
-    if hardware is not None:
-        raise InputError("hardware is chosen for simulated data only: add --backend simulated")
-    if find_spec("torch") is None:
-        raise MissingDependencyError(
-            "measuring needs torch: pip install 'neuroshard-fast[profile]'"
-        )
+    one_of(wanted, "backend", ("auto", "fbgemm", "embedding-bag"))
+    check_torch()
     has_fbgemm = find_spec("fbgemm_gpu") is not None
     if wanted == "fbgemm" and not has_fbgemm:
         raise MissingDependencyError(
             "fbgemm_gpu is not installed: pip install 'neuroshard-fast[profile]', "
             "or measure torch's own operator with --backend embedding-bag"
         )
-    if wanted == "embedding-bag" or not has_fbgemm:
-        return "embedding-bag"
-    return "fbgemm"
+    return "embedding-bag" if wanted == "embedding-bag" or not has_fbgemm else "fbgemm"
+
+
+def check_torch() -> None:
+    """MissingDependencyError where torch is not installed."""
+    if find_spec("torch") is None:
+        raise MissingDependencyError(
+            "measuring needs torch: pip install 'neuroshard-fast[profile]'"
+        )
 
 
 def compute_backend(
-    name: ComputeBackendName,
+    name: MeasuringBackendName,
     batch_size: int,
     *,
     memory_bytes: int = 0,
-    hardware: str | None = None,
+    iterations: int = TIMED_ITERATIONS,
 ) -> ComputeBackend:
-    """The backend of that name.
-
-    memory_bytes: the most that the tables of one measurement will take.
-    hardware: what to simulate.
-    """
-    if name == "simulated":
-        from neuroshard_fast.profile.simulated import SimulatedCompute
-
-        if hardware is None:
-            raise InputError("simulated data needs --hardware")
-        return SimulatedCompute(hardware, batch_size)
+    """The backend of that name; ``memory_bytes`` is the most that tables of one measurement take."""
     if name == "embedding-bag":
         from neuroshard_fast.profile.embedding_bag import EmbeddingBagCompute
 
-        return EmbeddingBagCompute(batch_size)
+        return EmbeddingBagCompute(batch_size, iterations)
     from neuroshard_fast.profile.fbgemm import FbgemmCompute
 
-    return FbgemmCompute(batch_size, memory_bytes)
+    return FbgemmCompute(batch_size, memory_bytes, iterations)

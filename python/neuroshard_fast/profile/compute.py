@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from neuroshard_fast import published
 from neuroshard_fast.checks import whole_number
-from neuroshard_fast.cost_data import CostDataInfo, table_configs
+from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_MEMORY_BYTES
+from neuroshard_fast.cost_data import table_configs
 from neuroshard_fast.profile.backends import choose_compute_backend, compute_backend
-from neuroshard_fast.profile.environment import hardware_name, versions
+from neuroshard_fast.profile.environment import check_host_memory, measured_info, simulated_info
 from neuroshard_fast.profile.log import ROUNDS, Measured, MeasurementLog, fill, start_folder
 from neuroshard_fast.profile.sampling import ComputeSampler, augment
 from neuroshard_fast.tables import TableSet
 
-WARMUP_ITERATIONS = 5
-TIMED_ITERATIONS = 10
+COMPUTE_FOLDER = "compute"
+HELD_OUT_FOLDER = "compute_heldout"
 
 
 def profile_compute(
@@ -27,55 +28,63 @@ def profile_compute(
     batch_size: int,
     memory_bytes: int,
     seed: int = 0,
+    rounds: int = ROUNDS,
     backend: str = "auto",
     hardware: str | None = None,
+    held_out: bool = False,
 ) -> None:
     """Measure sets of tables of ``pool`` until ``folder``/compute holds ``samples`` samples.
 
     pool: tables to draw from; each is taken with dims 4, 8, … 128.
     batch_size: samples of the global batch.
     memory_bytes: the most that the tables of a sample take.
-    backend: "auto", "fbgemm", "embedding-bag" or "simulated"; the last for ``hardware``.
+    rounds: of each sample, some time apart.
+    backend: "auto", "fbgemm" or "embedding-bag".
+    hardware: what to simulate instead of measuring.
+    held_out: write to ``folder``/compute_heldout: tables to test cost models on, not to train them.
 
     Killed and started again with the same arguments it continues. InputError where the folder holds
     other data.
     """
     whole_number(samples, "samples", low=1, high=10**9)
-    whole_number(batch_size, "batch_size", low=1, high=2**31)
-    name = choose_compute_backend(backend, hardware)
-    simulated = name == "simulated"
+    whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
+    whole_number(memory_bytes, "memory_bytes", low=1, high=MAX_MEMORY_BYTES)
     tables = augment(pool)
     sampler = ComputeSampler(tables, memory_bytes, seed)
-    info = CostDataInfo(
-        source="simulated" if simulated else "measured",
-        backend=name,
-        hardware=hardware if simulated and hardware else hardware_name(),
-        batch_size=batch_size,
-        seed=seed,
-        warmup=0 if simulated else WARMUP_ITERATIONS,
-        iterations=1 if simulated else TIMED_ITERATIONS,
-        rounds=1 if simulated else ROUNDS,
-        memory_bytes=memory_bytes,
-        data_type=",".join(sorted({table.data_type for table in pool})),
-        optimizer=",".join(sorted({table.optimizer for table in pool})),
-        versions={} if simulated else versions(name),
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    )
-    path = Path(folder) / "compute"
+    drawn = [sampler.draw(sample) for sample in range(samples)]
+    path = Path(folder) / (HELD_OUT_FOLDER if held_out else COMPUTE_FOLDER)
     files = {"table_configs.json": table_configs(tables, batch_size)}
-    measuring = compute_backend(name, batch_size, memory_bytes=memory_bytes, hardware=hardware)
+    common = {
+        "batch_size": batch_size,
+        "seed": seed,
+        "memory_bytes": memory_bytes,
+        "data_type": ",".join(sorted({table.data_type for table in pool})),
+        "optimizer": ",".join(sorted({table.optimizer for table in pool})),
+    }
+
+    def write_data(costs: Iterable[float]) -> None:
+        published.write_compute_samples(path / "data.txt", zip(drawn, costs, strict=False))
+
+    if hardware is not None:
+        from neuroshard_fast.profile.simulated import SimulatedCompute
+
+        simulated = SimulatedCompute(hardware, batch_size)
+        costs = simulated.measure_many(tables, drawn)
+        start_folder(path, simulated_info(simulated.spec.description, **common), files)
+        write_data(costs.tolist())
+        return
+    name = choose_compute_backend(backend)
+    check_host_memory(memory_bytes)
+    log = MeasurementLog(path, measured_info(name, rounds, **common), files)
+    measuring = compute_backend(name, batch_size, memory_bytes=memory_bytes)
 
     def measure(sample: int) -> Measured:
-        return [[measuring.measure([tables[table] for table in sampler.draw(sample)])]]
+        return [[measuring.measure([tables[table] for table in drawn[sample]])]]
 
-    def write_data(measured: list[Measured]) -> None:
-        published.write_compute_samples(
-            path / "data.txt",
-            [(sampler.draw(sample), cost) for sample, ((cost,),) in enumerate(measured)],
-        )
-
-    if simulated:
-        start_folder(path, info, files)
-        write_data([measure(sample) for sample in range(samples)])
-    else:
-        fill(MeasurementLog(path, info, files), samples, measure, write_data, "compute samples")
+    fill(
+        log,
+        samples,
+        measure,
+        lambda measured: write_data(cost for ((cost,),) in measured),
+        "compute samples",
+    )

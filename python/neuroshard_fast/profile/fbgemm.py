@@ -14,6 +14,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from neuroshard_fast.errors import InputError
+from neuroshard_fast.profile.backends import TIMED_ITERATIONS
 from neuroshard_fast.profile.lookups import LookupCache, join
 from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory
 from neuroshard_fast.tables import EmbeddingTable
@@ -41,17 +42,20 @@ class FbgemmCompute:
 
     batch_size: samples of the global batch.
     memory_bytes: the most weights that one measurement needs; more is allocated when asked for.
+    iterations: timed iterations of a measurement.
     """
 
     name = "fbgemm"
 
-    def __init__(self, batch_size: int, memory_bytes: int = 0) -> None:
+    def __init__(
+        self, batch_size: int, memory_bytes: int = 0, iterations: int = TIMED_ITERATIONS
+    ) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             torch.set_num_threads(1)
             keep_freed_memory()
         self._lookups = LookupCache(batch_size)
-        self._timer = StepTimer(self.device)
+        self._timer = StepTimer(self.device, iterations)
         self._batch_size = batch_size
         self._arenas: dict[tuple[str, torch.dtype], torch.Tensor] = {}
         if memory_bytes:

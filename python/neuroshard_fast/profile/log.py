@@ -7,6 +7,7 @@ and goes in seconds, so that the rounds of a sample are taken some time apart, b
 
 from __future__ import annotations
 
+import fcntl
 import os
 import statistics
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ Measured = list[list[float]]
 """Fields of a measurement, each with one value a device."""
 
 ROUNDS = 3
-"""Rounds of a measurement."""
+"""Rounds of a measurement, unless said otherwise."""
 BLOCK = 60
 """Samples between two rounds of the same sample."""
 REPEAT_EVERY = 20
@@ -44,15 +45,19 @@ class MeasurementLog:
         files: dict[str, bytes],
     ) -> None:
         self.folder = Path(folder)
+        self._wanted = info.rounds
         start_folder(self.folder, info, files)
         path = self.folder / "rounds.txt"
         self.rounds: dict[int, list[Measured]] = {}
         try:
             self._file = path.open("a+b")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file.seek(0)
             content = self._file.read()
             whole = content.rfind(b"\n") + 1
             self._file.truncate(whole)
+        except BlockingIOError:
+            raise InputError(f"{path}: another process is measuring into it") from None
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
         for number, line in enumerate(content[:whole].decode(errors="replace").splitlines(), 1):
@@ -80,22 +85,26 @@ class MeasurementLog:
                 # Each block is repeated twice, at distances that grow with the run.
                 earlier, again = divmod(block - 1, 2)
                 repeats = range(earlier * BLOCK, (earlier + 1) * BLOCK, REPEAT_EVERY)
-                wanted += [(sample, (1 + again) * ROUNDS) for sample in repeats]
-            yield [(k, before + round_) for round_ in range(1, ROUNDS + 1) for k, before in wanted]
+                wanted += [(sample, (1 + again) * self._wanted) for sample in repeats]
+            yield [
+                (k, before + round_)
+                for round_ in range(1, self._wanted + 1)
+                for k, before in wanted
+            ]
 
     def complete(self) -> list[Measured]:
         """Samples of which all rounds are there, up to the first that lacks one."""
         samples: list[Measured] = []
-        while len(self.rounds.get(len(samples), ())) >= ROUNDS:
-            samples.append(_median(self.rounds[len(samples)][:ROUNDS]))
+        while len(self.rounds.get(len(samples), ())) >= self._wanted:
+            samples.append(_median(self.rounds[len(samples)][: self._wanted]))
         return samples
 
     def write_repeats(self) -> None:
         """Write ``repeats.txt``: later measurements of samples that have all their rounds."""
         lines = [
-            _line(sample, _median(rounds[begin : begin + ROUNDS]))
+            _line(sample, _median(rounds[begin : begin + self._wanted]))
             for sample, rounds in sorted(self.rounds.items())
-            for begin in range(ROUNDS, len(rounds) - ROUNDS + 1, ROUNDS)
+            for begin in range(self._wanted, len(rounds) - self._wanted + 1, self._wanted)
         ]
         config.write_atomically(self.folder / "repeats.txt", b"".join(lines))
 
@@ -115,7 +124,7 @@ def fill(
     """
     blocks = list(log.blocks(samples))
     done = sum(len(rounds) for rounds in log.rounds.values())
-    with progress_bar(done, sum(map(len, blocks)), f"{what}, {ROUNDS} rounds each") as progress:
+    with progress_bar(done, sum(map(len, blocks)), f"{what}, round by round") as progress:
         for block in blocks:
             missing = False
             for sample, rounds in block:

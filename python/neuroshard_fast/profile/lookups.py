@@ -42,9 +42,7 @@ class LookupCache:
             self._drawn[key] = self._draw(table.num_embeddings, factors, histogram)
         return self._drawn[key]
 
-    def _draw(
-        self, rows: int, factors: tuple[float, ...], histogram: tuple[float, ...]
-    ) -> Lookups:
+    def _draw(self, rows: int, factors: tuple[float, ...], histogram: tuple[float, ...]) -> Lookups:
         ends, total = [], 0
         for factor in factors:
             lookups = round(self.batch_size * factor)

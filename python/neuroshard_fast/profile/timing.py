@@ -9,30 +9,25 @@ from collections.abc import Callable
 
 import torch
 
-WARMUP_ITERATIONS = 5
-TIMED_ITERATIONS = 10
-"""Iterations before and while timing; source: the published NeuroShard benchmark."""
+from neuroshard_fast.profile.backends import TIMED_ITERATIONS, WARMUP_ITERATIONS
 
 _FLUSH_BYTES = 64 * 2**20
 """Read between iterations; twice the last-level cache of the CPUs and GPUs in use today."""
 
 
 class StepTimer:
-    """Times steps on ``device`` with the cache flushed before each of them."""
+    """Times steps on ``device`` with the cache flushed before each of ``iterations`` timed ones."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, iterations: int = TIMED_ITERATIONS) -> None:
         self.device = device
+        self.iterations = iterations
         self._flush = torch.ones(_FLUSH_BYTES // 4, device=device)
 
-    def measure(self, step: Callable[[], None]) -> list[float]:
-        """Milliseconds of ``step`` in each timed iteration."""
-        return [self.once(step) for _ in range(WARMUP_ITERATIONS + TIMED_ITERATIONS)][
-            WARMUP_ITERATIONS:
-        ]
-
     def median(self, step: Callable[[], None]) -> float:
-        """Median milliseconds of ``step`` over the timed iterations."""
-        return statistics.median(self.measure(step))
+        """Median milliseconds of ``step``, after a warm-up."""
+        for _ in range(WARMUP_ITERATIONS):
+            self.once(step)
+        return statistics.median(self.once(step) for _ in range(self.iterations))
 
     def once(self, step: Callable[[], None]) -> float:
         """Milliseconds of one ``step``."""
