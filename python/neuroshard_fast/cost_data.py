@@ -1,11 +1,11 @@
 """Folders of cost data, from which cost models are trained.
 
-``DATA/compute`` holds measurements of fused lookups, ``DATA/comm_D`` of all-to-alls between D devices.
-In each of them
+``DATA/compute`` holds measurements of fused lookups, ``DATA/comm_D`` of all-to-alls between D
+devices. In each of them
 
 - ``data.txt``: one sample a line in the published format (compute: ``id,id,… cost``, ids into
-  ``table_configs.json`` beside it; communication: ``dims starts forward backward``, each comma-separated
-  per device), costs and starts in ms;
+  ``table_configs.json`` beside it; communication: ``dims starts forward backward``, each
+  comma-separated per device), costs and starts in ms;
 - ``info.json``: how the data was made (:class:`CostDataInfo`); published data has none;
 - ``repeats.txt``: samples measured once more later in the run, ``sample cost`` or
   ``sample forward backward``: how well measurements repeat bounds what a model of them can reach.
@@ -73,8 +73,8 @@ class ComputeData:
         :data:`neuroshard_fast.features.PUBLISHED_FEATURES`.
     samples: row numbers of ``features``, one tuple a sample.
     costs: ms, [samples].
-    noise_floor: mean relative difference between a measurement and the mean of the other measurements
-        of the same sample; None where nothing was measured twice.
+    noise_floor: mean relative difference between a measurement and the mean of the other
+        measurements of the same sample; None where nothing was measured twice.
     """
 
     features: npt.NDArray[np.float32]

@@ -43,8 +43,8 @@ def choose_compute_backend(wanted: str) -> MeasuringBackendName:
     has_fbgemm = find_spec("fbgemm_gpu") is not None
     if wanted == "fbgemm" and not has_fbgemm:
         raise MissingDependencyError(
-            "fbgemm_gpu is not installed: pip install 'neuroshard-fast[profile]', "
-            "or measure torch's own operator with --backend embedding-bag"
+            "fbgemm_gpu is not installed: pip install 'neuroshard-fast[profile-cpu]' (on a GPU "
+            "fbgemm-gpu), or measure torch's own operators with the backend embedding-bag"
         )
     return "embedding-bag" if wanted == "embedding-bag" or not has_fbgemm else "fbgemm"
 
@@ -64,7 +64,7 @@ def compute_backend(
     memory_bytes: int = 0,
     iterations: int = TIMED_ITERATIONS,
 ) -> ComputeBackend:
-    """The backend of that name; ``memory_bytes`` is the most that tables of one measurement take."""
+    """The backend of that name; ``memory_bytes`` is the most that one measurement's tables take."""
     if name == "embedding-bag":
         from neuroshard_fast.profile.embedding_bag import EmbeddingBagCompute
 

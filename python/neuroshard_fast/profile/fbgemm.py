@@ -130,8 +130,8 @@ class FbgemmCompute:
     ) -> dict[str, Any]:
         """Weights and optimizer state out of memory that is kept from one measurement to the next.
 
-        Fresh memory would cost seconds a sample to fault in, and rows never written before would all
-        be read from one page of zeros, which stays in the cache.
+        Fresh memory would cost seconds a sample to fault in, and rows never written before would
+        all be read from one page of zeros, which stays in the cache.
         """
         if self.device.type != "cpu":
             return {}

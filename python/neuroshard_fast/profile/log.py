@@ -1,8 +1,9 @@
 """The record of a measurement, from which it continues when it was interrupted.
 
-``rounds.txt`` takes a line for every round of a sample as soon as it is measured (``sample fields…``);
-``data.txt`` and ``repeats.txt`` are made from it. A round is short, and what else a machine does comes
-and goes in seconds, so that the rounds of a sample are taken some time apart, block by block.
+``rounds.txt`` takes a line for every round of a sample as soon as it is measured (``sample
+fields…``); ``data.txt`` and ``repeats.txt`` are made from it. A round is short, and what else a
+machine does comes and goes in seconds, so that the rounds of a sample are taken some time apart,
+block by block.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class MeasurementLog:
         self.rounds.setdefault(sample, []).append(measured)
 
     def blocks(self, samples: int) -> Iterator[list[tuple[int, int]]]:
-        """For each block of the first ``samples`` samples: (sample, rounds it should have) in turn."""
+        """(sample, rounds that it should have then) in turn, for each block up to ``samples``."""
         for block in range(-(-samples // BLOCK)):
             end = min((block + 1) * BLOCK, samples)
             wanted = [(sample, 0) for sample in range(block * BLOCK, end)]
@@ -116,7 +117,7 @@ def fill(
     write_data: Callable[[list[Measured]], None],
     what: str,
 ) -> None:
-    """Take the rounds that ``log`` lacks, and write ``data.txt`` and ``repeats.txt`` block by block.
+    """Take the rounds that ``log`` lacks; write ``data.txt`` and ``repeats.txt`` block by block.
 
     measure: takes a round of a sample.
     write_data: writes ``data.txt`` of the first samples.

@@ -34,7 +34,7 @@ class LookupCache:
         self._drawn: dict[tuple[object, ...], Lookups] = {}
 
     def of_table(self, table: EmbeddingTable) -> Lookups:
-        """The lookups of ``table``; they depend on its rows, histogram and pooling factors alone."""
+        """The lookups of ``table``; they depend on its rows, histogram and pooling factors."""
         factors = tuple(feature.pooling_factor for feature in table.features)
         histogram = table.histogram(self.batch_size)
         key = (table.num_embeddings, factors, histogram)
@@ -55,7 +55,7 @@ class LookupCache:
 
 
 def join(lookups: Sequence[Lookups]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Indices [lookups] and offsets [bags + 1] of several tables in one flat batch, table by table."""
+    """Indices [lookups] and offsets [bags + 1] of several tables as one flat batch."""
     offsets, total = [np.zeros(1, np.int64)], 0
     for item in lookups:
         offsets.append(total + item.ends)

@@ -1,4 +1,4 @@
-"""Which sets of tables and which all-to-alls are measured: sample i depends on the seed and i alone.
+"""Which sets of tables and which all-to-alls are measured; sample i depends on the seed and i.
 
 Source of the distributions: the published NeuroShard benchmark (arXiv:2305.01868).
 """
@@ -61,7 +61,7 @@ class ComputeSampler:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """An all-to-all to measure: columns of each device, and ms after the first at which it starts."""
+    """An all-to-all to measure: columns of each device, and how long after the first it starts."""
 
     dims: tuple[int, ...]
     starts_ms: tuple[int, ...]
@@ -70,8 +70,8 @@ class AllToAll:
 def draw_all_to_all(world_size: int, seed: int, sample: int) -> AllToAll:
     """A sample of any imbalance from none to strong.
 
-    10 to 59 tables (times a quarter of the devices beyond four) are placed one after the other on the
-    device with the fewest columns, or, with a probability drawn for the sample, on any device.
+    10 to 59 tables (times a quarter of the devices beyond four) are placed one after the other on
+    the device with the fewest columns, or, with a probability drawn for the sample, on any device.
     """
     generator = np.random.default_rng([seed, sample])
     tables = int(generator.integers(10, 60)) * max(1, world_size // 4)

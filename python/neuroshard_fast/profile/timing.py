@@ -34,8 +34,7 @@ class StepTimer:
         # Reading evicts what the last step left without leaving written lines to be stored back.
         self._flush.sum()
         if self.device.type == "cuda":
-            begin = torch.cuda.Event(enable_timing=True)
-            end = torch.cuda.Event(enable_timing=True)
+            begin, end = _event(), _event()
             begin.record()
             step()
             end.record()
@@ -44,6 +43,10 @@ class StepTimer:
         start = time.perf_counter()
         step()
         return (time.perf_counter() - start) * 1e3
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def keep_freed_memory() -> None:

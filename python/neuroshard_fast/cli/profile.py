@@ -1,0 +1,93 @@
+"""``neuroshard profile``: measure, or simulate, the costs that cost models are trained from."""
+
+from __future__ import annotations
+
+import argparse
+
+NAME = "profile"
+HELP = "measure fused lookups and all-to-alls, to train cost models from"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parts = parser.add_subparsers(dest="part", metavar="PART", required=True)
+    compute = parts.add_parser(
+        "compute", help="fused lookups of one device: DATA/compute", description="Fused lookups."
+    )
+    compute.add_argument("tables", metavar="TABLES", help="table set to draw from, JSON or YAML")
+    _add_common(compute, samples=10000)
+    compute.add_argument(
+        "--memory", default="2GiB", help="most that the tables of a sample take (default: 2GiB)"
+    )
+    compute.add_argument(
+        "--backend",
+        choices=("auto", "fbgemm", "embedding-bag", "simulated"),
+        default="auto",
+        help="default: FBGEMM where it is installed",
+    )
+    compute.add_argument(
+        "--held-out",
+        action="store_true",
+        help="write DATA/compute_heldout: other tables, to test cost models on",
+    )
+    comm = parts.add_parser(
+        "comm", help="all-to-alls between devices: DATA/comm_D", description="All-to-alls."
+    )
+    comm.add_argument("--devices", type=int, required=True, help="number of devices")
+    _add_common(comm, samples=2000)
+    comm.add_argument(
+        "--backend",
+        choices=("auto", "simulated"),
+        default="auto",
+        help="default: NCCL where there is a GPU, else gloo",
+    )
+
+
+def _add_common(parser: argparse.ArgumentParser, samples: int) -> None:
+    parser.add_argument("-o", "--output", metavar="DATA", required=True, help="folder to fill")
+    parser.add_argument("--samples", type=int, default=samples, help=f"default: {samples}")
+    parser.add_argument("--batch-size", type=int, required=True, help="global batch size")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default: 0)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="rounds of each sample, some time apart (default: 3)"
+    )
+    parser.add_argument("--hardware", help="what to simulate: a100, h100 or h200")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure or simulate until the folder is full."""
+    from neuroshard_fast.checks import whole_number
+    from neuroshard_fast.errors import InputError
+    from neuroshard_fast.profile.communication import profile_communication
+    from neuroshard_fast.profile.compute import profile_compute
+    from neuroshard_fast.tables import TableSet
+    from neuroshard_fast.units import parse_bytes
+
+    if (args.backend == "simulated") != (args.hardware is not None):
+        raise InputError("--backend simulated and --hardware go together")
+    whole_number(args.seed, "--seed", low=0, high=2**63 - 1)
+    whole_number(args.rounds, "--rounds", low=1, high=1000)
+    if args.part == "comm":
+        profile_communication(
+            args.output,
+            devices=args.devices,
+            samples=args.samples,
+            batch_size=args.batch_size,
+            seed=args.seed,
+            rounds=args.rounds,
+            hardware=args.hardware,
+        )
+        return 0
+    profile_compute(
+        TableSet.load(args.tables),
+        args.output,
+        samples=args.samples,
+        batch_size=args.batch_size,
+        memory_bytes=parse_bytes(args.memory),
+        seed=args.seed,
+        rounds=args.rounds,
+        backend="auto" if args.hardware else args.backend,
+        hardware=args.hardware,
+        held_out=args.held_out,
+    )
+    return 0

@@ -1,0 +1,144 @@
+"""Measuring all-to-alls for cost models.
+
+Run as a module under torchrun this is one of the measuring processes; its argument is a
+:class:`CommunicationJob` as JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from neuroshard_fast import config, published
+from neuroshard_fast.checks import whole_number
+from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
+from neuroshard_fast.cost_data import CostDataInfo
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.profile.backends import check_torch
+from neuroshard_fast.profile.environment import measured_info, simulated_info
+from neuroshard_fast.profile.log import ROUNDS, Measured, MeasurementLog, fill, start_folder
+from neuroshard_fast.profile.sampling import AllToAll, draw_all_to_all
+
+if TYPE_CHECKING:
+    import torch
+
+_STOP = -1
+
+
+class CommunicationJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the measuring processes do: fill ``folder`` up to ``samples`` samples."""
+
+    folder: str
+    info: CostDataInfo
+    samples: int
+
+
+def profile_communication(
+    folder: str | os.PathLike[str],
+    *,
+    devices: int,
+    samples: int,
+    batch_size: int,
+    seed: int = 0,
+    rounds: int = ROUNDS,
+    hardware: str | None = None,
+) -> None:
+    """Measure all-to-alls between ``devices`` until ``folder``/comm_``devices`` holds ``samples``.
+
+    batch_size: samples of the global batch.
+    rounds: of each sample, some time apart.
+    hardware: what to simulate instead of measuring.
+
+    Starts one process a device on this machine, unless torchrun has started this process as one of
+    them. Killed and started again with the same arguments it continues. InputError where the folder
+    holds other data.
+    """
+    whole_number(devices, "devices", low=2, high=MAX_DEVICES)
+    whole_number(samples, "samples", low=1, high=10**9)
+    whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
+    path = Path(folder) / f"comm_{devices}"
+    settings = {"batch_size": batch_size, "seed": seed, "world_size": devices}
+    if hardware is not None:
+        from neuroshard_fast.profile.simulated import SimulatedCommunication
+
+        simulated = SimulatedCommunication(hardware, devices, batch_size)
+        info = simulated_info(simulated.spec.description, **settings)
+        drawn = _draw(devices, seed, samples)
+        costs = simulated.measure_many([x.dims for x in drawn], [x.starts_ms for x in drawn])
+        start_folder(path, info, {})
+        _write_data(path, drawn, map(list, zip(*(field.tolist() for field in costs), strict=True)))
+        return
+    check_torch()
+    from neuroshard_fast.profile import distributed
+
+    info = measured_info(distributed.communication_backend(), rounds, **settings)
+    job = CommunicationJob(folder=str(path), info=info, samples=samples)
+    if distributed.launched():
+        _work(job)
+    else:
+        start_folder(path, info, {})  # what is wrong with it shows before any process starts
+        distributed.launch(devices, __name__, msgspec.json.encode(job).decode())
+
+
+def _draw(devices: int, seed: int, samples: int) -> list[AllToAll]:
+    return [draw_all_to_all(devices, seed, sample) for sample in range(samples)]
+
+
+def _write_data(path: Path, drawn: list[AllToAll], measured: Iterable[Measured]) -> None:
+    published.write_communication_samples(
+        path / "data.txt",
+        [(x.dims, x.starts_ms, fw, bw) for x, (fw, bw) in zip(drawn, measured, strict=False)],
+    )
+
+
+def _work(job: CommunicationJob) -> None:
+    """The first process keeps the log and says which sample all measure next."""
+    import torch.distributed as dist
+
+    from neuroshard_fast.profile.all_to_all import TorchAllToAll
+    from neuroshard_fast.profile.distributed import process_group
+
+    info = job.info
+    with process_group() as device:
+        if dist.get_world_size() != info.world_size:
+            raise InputError(
+                f"{info.world_size} devices wanted, but torchrun started {dist.get_world_size()}"
+            )
+        backend = TorchAllToAll(device, info.batch_size)
+        drawn = _draw(dist.get_world_size(), info.seed, job.samples)
+
+        def measure(sample: int) -> Measured:
+            return list(backend.measure(drawn[sample].dims, drawn[sample].starts_ms))
+
+        if dist.get_rank():
+            while (sample := _agree(_STOP, device)) != _STOP:
+                measure(sample)
+            return
+        path = Path(job.folder)
+        fill(
+            MeasurementLog(path, info, {}),
+            job.samples,
+            lambda sample: measure(_agree(sample, device)),
+            lambda measured: _write_data(path, drawn, measured),
+            f"all-to-alls of {info.world_size}",
+        )
+        _agree(_STOP, device)
+
+
+def _agree(sample: int, device: torch.device) -> int:
+    """The ``sample`` that the first process says."""
+    import torch
+    import torch.distributed as dist
+
+    said = torch.tensor([sample], device=device)
+    dist.broadcast(said, src=0)
+    return int(said)
+
+
+if __name__ == "__main__":
+    _work(config.decode(sys.argv[1].encode(), CommunicationJob, "job"))

@@ -1,0 +1,117 @@
+"""Measuring lookups with torch's own operators, for machines without FBGEMM: table after table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.profile.backends import TIMED_ITERATIONS
+from neuroshard_fast.profile.lookups import LookupCache
+from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory
+from neuroshard_fast.tables import EmbeddingTable
+
+_LEARNING_RATE = 1e-3
+
+
+class EmbeddingBagCompute:
+    """``torch.nn.EmbeddingBag`` (``torch.nn.Embedding`` for sequences) with a sparse optimizer."""
+
+    def __init__(self, batch_size: int, iterations: int = TIMED_ITERATIONS) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device.type == "cpu":
+            torch.set_num_threads(1)
+            keep_freed_memory()
+        self._lookups = LookupCache(batch_size)
+        self._timer = StepTimer(self.device, iterations)
+
+    def measure(self, tables: Sequence[EmbeddingTable]) -> float:
+        """Median milliseconds of forward, backward and update of ``tables``; 0 without tables."""
+        if not tables:
+            return 0.0
+        steps = [self._table(table) for table in tables]
+
+        def step() -> None:
+            for run in steps:
+                run()
+
+        return self._timer.median(step)
+
+    def _table(self, table: EmbeddingTable) -> Callable[[], None]:
+        for field in ("data_type", "output_dtype"):
+            if getattr(table, field) != "fp32":
+                raise InputError(
+                    f"table {table.name!r}: the backend embedding-bag has no {field} "
+                    f"{getattr(table, field)}: profile with FBGEMM"
+                )
+        if table.is_weighted and table.pooling == "mean":
+            raise InputError(
+                f"table {table.name!r}: the backend embedding-bag has no weighted mean: "
+                "profile with FBGEMM"
+            )
+        lookups = self._lookups.of_table(table)
+        index = torch.from_numpy(lookups.indices).to(self.device)
+        starts = torch.from_numpy(lookups.ends).to(self.device).roll(1)
+        starts[0] = 0
+        shape = (table.num_embeddings, table.embedding_dim)
+        # Written to, so that its rows do not all lie in the one page of zeros.
+        weight = nn.Parameter(torch.full(shape, 0.5, device=self.device))
+        update = _updater(table, weight)
+        factors = torch.ones(index.numel(), device=self.device) if table.is_weighted else None
+
+        def forward() -> torch.Tensor:
+            if table.pooling == "none":
+                return nn.functional.embedding(index, weight, sparse=True)
+            return nn.functional.embedding_bag(
+                index,
+                weight,
+                starts,
+                mode=table.pooling,
+                sparse=True,
+                per_sample_weights=factors,
+            )
+
+        gradient = torch.full_like(forward(), 1e-3)
+
+        def step() -> None:
+            torch.autograd.backward(forward(), gradient)
+            update()
+            weight.grad = None
+
+        return step
+
+
+def _updater(table: EmbeddingTable, weight: nn.Parameter) -> Callable[[], None]:
+    if table.optimizer == "rowwise_adagrad":
+        return _rowwise_adagrad(weight)
+    optimizer: torch.optim.Optimizer
+    if table.optimizer == "sgd":
+        optimizer = torch.optim.SGD([weight], lr=_LEARNING_RATE)
+    elif table.optimizer == "adagrad":
+        optimizer = torch.optim.Adagrad([weight], lr=_LEARNING_RATE)
+    else:
+        optimizer = torch.optim.SparseAdam([weight], lr=_LEARNING_RATE)
+
+    def update() -> None:
+        optimizer.step()
+
+    return update
+
+
+def _rowwise_adagrad(weight: nn.Parameter) -> Callable[[], None]:
+    """torch has no such optimizer: one sum of squares a row."""
+    state = torch.full((len(weight),), 0.5, device=weight.device)
+
+    @torch.no_grad()
+    def update() -> None:
+        if weight.grad is None:
+            return
+        gradient = weight.grad.coalesce()
+        rows, values = gradient.indices()[0], gradient.values()
+        state.index_add_(0, rows, values.square().mean(1))
+        steps = values / state[rows].sqrt().add_(1e-8).unsqueeze(1)
+        weight.index_add_(0, rows, steps, alpha=-_LEARNING_RATE)
+
+    return update

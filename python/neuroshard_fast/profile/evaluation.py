@@ -1,0 +1,269 @@
+"""Measuring what finished plans really cost.
+
+Run as a module under torchrun this is the process of one device; its argument is the path of an
+:class:`_Job`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from neuroshard_fast import config
+from neuroshard_fast.checks import whole_number
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.features import output_width
+from neuroshard_fast.memory import shard_memory
+from neuroshard_fast.plan import ShardingPlan
+from neuroshard_fast.profile.backends import (
+    TIMED_ITERATIONS,
+    MeasuringBackendName,
+    choose_compute_backend,
+    compute_backend,
+)
+from neuroshard_fast.profile.environment import check_host_memory, hardware_name, progress_bar
+from neuroshard_fast.profile.log import ROUNDS
+from neuroshard_fast.tables import EmbeddingTable, TableSet
+
+
+class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured cost of one device, ms: medians over the rounds."""
+
+    device: int
+    compute_ms: float
+    forward_comm_ms: float
+    backward_comm_ms: float
+
+
+class MeasuredPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured cost of a plan.
+
+    cost_ms: median over the rounds of the largest sum of compute, forward and backward, ms.
+    lowest_ms, highest_ms: the cheapest and the dearest round.
+    compute_cost_ms: median over the rounds of the largest compute, ms.
+    """
+
+    cost_ms: float
+    lowest_ms: float
+    highest_ms: float
+    compute_cost_ms: float
+    devices: tuple[MeasuredLoad, ...]
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured costs of the plans of each problem, and what they were measured with."""
+
+    schema: Literal["neuroshard/evaluation/1"] = "neuroshard/evaluation/1"
+    hardware: str
+    backend: str
+    world_size: int
+    batch_size: int
+    rounds: int
+    iterations: int
+    problems: tuple[tuple[MeasuredPlan, ...], ...]
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    """placements: tables of each device, for every plan of every problem."""
+
+    placements: list[list[list[list[EmbeddingTable]]]]
+    backend: MeasuringBackendName
+    batch_size: int
+    rounds: int
+    iterations: int
+    output: str
+
+
+def evaluate_plans(
+    tables: TableSet,
+    plans: Sequence[ShardingPlan],
+    *,
+    rounds: int = ROUNDS,
+    iterations: int = TIMED_ITERATIONS,
+    backend: str = "auto",
+) -> Evaluation:
+    """Measure ``plans`` of one table set; see :func:`evaluate_problems`."""
+    return evaluate_problems(
+        [(tables, plans)], rounds=rounds, iterations=iterations, backend=backend
+    )
+
+
+def evaluate_problems(
+    problems: Sequence[tuple[TableSet, Sequence[ShardingPlan]]],
+    *,
+    rounds: int = ROUNDS,
+    iterations: int = TIMED_ITERATIONS,
+    backend: str = "auto",
+) -> Evaluation:
+    """Measure several plans for each of several table sets, with one process a device.
+
+    Every round measures each plan of a problem once: the compute of one device after the other
+    while the rest is idle, then the backward all-to-all, then the forward one with the devices starting
+    when their measured compute and backward communication let them.
+
+    rounds: of each plan, interleaved with those of the other plans of the problem.
+    iterations: timed iterations a round, of which the median is taken.
+    backend: of the compute: "auto", "fbgemm" or "embedding-bag".
+
+    InputError where a plan does not belong to its tables, or device counts or batch sizes differ.
+    """
+    whole_number(rounds, "rounds", low=1, high=10**6)
+    whole_number(iterations, "iterations", low=1, high=10**6)
+    all_plans = [plan for _, plans in problems for plan in plans]
+    if not all_plans:
+        raise InputError("plans: there is no plan to evaluate")
+    for field in ("world_size", "batch_size"):
+        if len({getattr(plan, field) for plan in all_plans}) > 1:
+            raise InputError(f"plans: all must have the same {field}")
+    world_size = all_plans[0].world_size
+    placements = [[_placement(tables, plan) for plan in plans] for tables, plans in problems]
+    name = choose_compute_backend(backend)
+    check_host_memory(sum(map(_largest_bytes, _by_device(placements, world_size))))
+
+    from neuroshard_fast.profile import distributed
+
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "measured.json"
+        job = _Job(
+            placements=placements,
+            backend=name,
+            batch_size=all_plans[0].batch_size,
+            rounds=rounds,
+            iterations=iterations,
+            output=str(output),
+        )
+        job_file = Path(folder) / "job.json"
+        config.save(job_file, job)
+        distributed.launch(world_size, __name__, str(job_file))
+        measured = config.load(output, list[list[MeasuredPlan]])
+    return Evaluation(
+        hardware=hardware_name(),
+        backend=name,
+        world_size=world_size,
+        batch_size=job.batch_size,
+        rounds=rounds,
+        iterations=iterations,
+        problems=tuple(map(tuple, measured)),
+    )
+
+
+def _placement(tables: TableSet, plan: ShardingPlan) -> list[list[EmbeddingTable]]:
+    """Tables of the shards' widths by device; InputError where the shards are not the tables'."""
+    by_name = {table.name: table for table in tables}
+    placed: list[list[EmbeddingTable]] = [[] for _ in range(plan.world_size)]
+    columns: dict[str, list[tuple[int, int]]] = {name: [] for name in by_name}
+    for index, shard in enumerate(plan.shards):
+        where = f"plan: shards[{index}]"
+        if shard.table not in by_name:
+            raise InputError(f"{where}: no table is called {shard.table!r}")
+        if not 0 <= shard.device < plan.world_size:
+            raise InputError(f"{where}: there is no device {shard.device}")
+        table = by_name[shard.table]
+        columns[shard.table].append((shard.column_offset, shard.width))
+        try:
+            placed[shard.device].append(msgspec.structs.replace(table, embedding_dim=shard.width))
+        except InputError as error:
+            raise InputError(f"{where}: width: {error}") from error
+    for name, parts in columns.items():
+        end = 0
+        for offset, width in sorted(parts):
+            if offset != end:
+                raise InputError(f"plan: table {name!r}: shards do not meet at column {end}")
+            end += width
+        if end != by_name[name].embedding_dim:
+            raise InputError(
+                f"plan: table {name!r}: shards have {end} columns of {by_name[name].embedding_dim}"
+            )
+    return placed
+
+
+def _by_device(
+    placements: list[list[list[list[EmbeddingTable]]]], world_size: int
+) -> list[list[list[EmbeddingTable]]]:
+    """For each device its tables in every plan."""
+    return [
+        [plan[device] for plans in placements for plan in plans] for device in range(world_size)
+    ]
+
+
+def _largest_bytes(sets: list[list[EmbeddingTable]]) -> int:
+    return max(
+        sum(shard_memory(table).of_width(table.embedding_dim) for table in tables)
+        for tables in sets
+    )
+
+
+def _work(job: _Job) -> None:
+    """Measure as the process of one device; the first one writes the result."""
+    import torch.distributed as dist
+
+    from neuroshard_fast.profile.all_to_all import TorchAllToAll
+    from neuroshard_fast.profile.distributed import process_group
+
+    with process_group() as device:
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        compute = compute_backend(
+            job.backend,
+            job.batch_size,
+            memory_bytes=_largest_bytes(_by_device(job.placements, world_size)[rank]),
+            iterations=job.iterations,
+        )
+        network = TorchAllToAll(device, job.batch_size, job.iterations)
+
+        def measure(plan: list[list[EmbeddingTable]]) -> list[list[float]]:
+            own = 0.0
+            for turn in range(world_size):
+                dist.barrier()
+                if turn == rank:
+                    own = compute.measure(plan[rank])
+            computes = network.gather(own)
+            dims = [
+                sum(table.embedding_dim * output_width(table) for table in tables)
+                for tables in plan
+            ]
+            backwards = network.measure_backward(dims)
+            starts = [a + b for a, b in zip(computes, backwards, strict=True)]
+            forwards = network.measure_forward(dims, [start - min(starts) for start in starts])
+            return [computes, forwards, backwards]
+
+        results = []
+        steps = job.rounds * sum(map(len, job.placements))
+        with progress_bar(0, steps, "plans, round by round", disable=rank > 0) as progress:
+            for plans in job.placements:
+                rounds: list[list[list[list[float]]]] = [[] for _ in plans]
+                for _ in range(job.rounds):
+                    for measured, plan in zip(rounds, plans, strict=True):
+                        measured.append(measure(plan))
+                        progress.update()
+                results.append([_summary(measured) for measured in rounds])
+        if rank == 0:
+            config.save(job.output, results)
+
+
+def _summary(rounds: list[list[list[float]]]) -> MeasuredPlan:
+    """rounds: for each round compute, forward and backward ms of every device."""
+    costs = [max(map(sum, zip(*parts, strict=True))) for parts in rounds]
+    compute, forward, backward = (
+        [statistics.median(values) for values in zip(*part, strict=True)]
+        for part in zip(*rounds, strict=True)
+    )
+    return MeasuredPlan(
+        cost_ms=statistics.median(costs),
+        lowest_ms=min(costs),
+        highest_ms=max(costs),
+        compute_cost_ms=statistics.median(max(parts[0]) for parts in rounds),
+        devices=tuple(
+            MeasuredLoad(device=k, compute_ms=c, forward_comm_ms=f, backward_comm_ms=b)
+            for k, (c, f, b) in enumerate(zip(compute, forward, backward, strict=True))
+        ),
+    )
+
+
+if __name__ == "__main__":
+    _work(config.load(sys.argv[1], _Job))
