@@ -1,0 +1,115 @@
+"""The method, written from its specification in plain Python and whole numbers: slow, and exact.
+
+With small whole numbers as weights, every cost is a whole number that fp32 holds exactly, so the
+engine has to give the same plan, ties included.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.int64]
+Layers = list[tuple[Numbers, Numbers]]
+Shard = tuple[int, int]  # table, width
+Placement = list[list[int]]
+
+
+def network(layers: Layers, values: Numbers) -> Numbers:
+    """Affine layers, ReLU between them."""
+    for k, (weight, bias) in enumerate(layers):
+        values = weight @ (np.maximum(values, 0) if k else values) + bias
+    return values
+
+
+@dataclass
+class ReferenceSearch:
+    """Specification, sections 2 to 4; names as there."""
+
+    table: Layers
+    set_: Layers
+    forward: Layers
+    backward: Layers
+    features: Numbers  # [tables, features], the dim in column 0
+    bytes_per_column: list[int]
+    devices: int
+    cap: int
+    grid_steps: int
+
+    def compute(self, shards: list[Shard]) -> int:
+        total = np.zeros(len(self.table[-1][1]), np.int64)
+        for table, width in shards:
+            features = self.features[table].copy()
+            features[0] = width
+            total += np.maximum(network(self.table, features), 0)
+        return int(network(self.set_, total)[0])
+
+    def size(self, shard: Shard) -> int:
+        return self.bytes_per_column[shard[0]] * shard[1]
+
+    def cost(self, shards: list[Shard], placement: Placement) -> int:
+        compute = np.array([self.compute([shards[s] for s in device]) for device in placement])
+        dims = np.array([sum(shards[s][1] for s in device) for device in placement])
+        backward = network(self.backward, dims)
+        busy = compute + backward
+        forward = network(self.forward, np.concatenate([dims, busy - busy.min()]))
+        return int((busy + forward).max())
+
+    def greedy(self, shards: list[Shard], limit: float) -> Placement | None:
+        alone = [self.compute([shard]) for shard in shards]
+        placement: Placement = [[] for _ in range(self.devices)]
+        costs = [0] * self.devices
+        for s in sorted(range(len(shards)), key=lambda s: alone[s])[::-1]:
+            sizes = [sum(self.size(shards[o]) for o in device) for device in placement]
+            dims = [sum(shards[o][1] for o in device) for device in placement]
+            open_devices = [
+                device
+                for device in range(self.devices)
+                if sizes[device] + self.size(shards[s]) <= self.cap
+                and dims[device] + shards[s][1] <= limit
+            ]
+            if not open_devices:
+                return None
+            chosen = min(open_devices, key=lambda device: (costs[device], sizes[device], device))
+            placement[chosen].append(s)
+            costs[chosen] = self.compute([shards[o] for o in placement[chosen]])
+        return placement
+
+    def table_wise(self, shards: list[Shard]) -> tuple[float, Placement | None]:
+        mean_dim = sum(width for _, width in shards) / self.devices
+        best: tuple[float, Placement | None] = (math.inf, None)
+        for i in range(self.grid_steps):
+            factor = 1.0 + i * (0.5 / (self.grid_steps - 1)) if self.grid_steps > 1 else 1.0
+            placement = self.greedy(shards, factor * mean_dim)
+            if placement is not None and self.cost(shards, placement) < best[0]:
+                best = (self.cost(shards, placement), placement)
+        return best
+
+    def search(self, k: int, n: int, max_length: int) -> tuple[float, list[int], Placement | None]:
+        beam: list[tuple[list[int], list[Shard]]] = [
+            ([], [(table, int(row[0])) for table, row in enumerate(self.features)])
+        ]
+        cost, placement = self.table_wise(beam[0][1])
+        best = (cost, beam[0][0], placement)
+        for _ in range(max_length):
+            scored: list[tuple[float, list[int], list[Shard]]] = []
+            for splits, shards in beam:
+                indices = range(len(shards))
+                largest = sorted(indices, key=lambda s: -self.size(shards[s]))[:n]
+                dearest = sorted(indices, key=lambda s: -self.compute([shards[s]]))[:n]
+                for s in sorted({*largest, *dearest}):
+                    table, width = shards[s]
+                    if width // 2 % 4:
+                        continue
+                    child = [*shards, (table, width // 2)]
+                    child[s] = (table, width // 2)
+                    cost, placement = self.table_wise(child)
+                    scored.append((cost, [*splits, s], child))
+                    if cost < best[0]:
+                        best = (cost, [*splits, s], placement)
+            scored.sort(key=lambda entry: entry[0])
+            beam = [(splits, shards) for _, splits, shards in scored[:k]]
+        return best

@@ -1,0 +1,81 @@
+"""The engine against the method in plain Python, where arithmetic is exact and ties are many."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from neuroshard_fast import _core
+from reference_search import Layers, ReferenceSearch
+
+
+def random_layers(random: np.random.Generator, *sizes: int, low: int) -> Layers:
+    return [
+        (random.integers(low, 3, (outputs, inputs)), random.integers(0, 3, outputs))
+        for inputs, outputs in itertools.pairwise(sizes)
+    ]
+
+
+def engine_search(
+    reference: ReferenceSearch, k: int, n: int, max_length: int, threads: int
+) -> _core.Result | None:
+    networks = _core.CostNetworks(
+        _core.Network(reference.table),
+        _core.Network(reference.set_),
+        {reference.devices: _core.Network(reference.forward)},
+        {reference.devices: _core.Network(reference.backward)},
+    )
+    tables = len(reference.features)
+    problem = _core.Problem(
+        features=reference.features,
+        dim_column=0,
+        dims=reference.features[:, 0],
+        output_width=np.ones(tables),
+        bytes_per_column=np.array(reference.bytes_per_column),
+        bytes_fixed=np.zeros(tables, np.int64),
+        devices=reference.devices,
+        memory_bytes=reference.cap,
+    )
+    return _core.search(
+        networks,
+        problem,
+        beam_width=k,
+        candidates=n,
+        max_splits=max_length,
+        grid_steps=reference.grid_steps,
+        threads=threads,
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_engine_gives_the_plan_of_the_written_out_method(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    tables = int(random.integers(1, 9))
+    devices = int(random.integers(1, 4))
+    dims = 4 * 2 ** random.integers(0, 4, tables)
+    bytes_per_column = random.integers(1, 4, tables)
+    largest = int((dims * bytes_per_column).max())
+    fair_share = int((dims * bytes_per_column).sum()) // devices
+    # From too little for the largest table to enough for everything.
+    cap = int(random.integers(min(largest // 2, fair_share), 2 * fair_share + largest))
+    reference = ReferenceSearch(
+        table=random_layers(random, 3, 4, 3, low=-1),
+        set_=random_layers(random, 3, 4, 1, low=0),
+        forward=random_layers(random, 2 * devices, 3, devices, low=0),
+        backward=random_layers(random, devices, 3, devices, low=0),
+        features=np.column_stack([dims, random.integers(0, 3, (tables, 2))]),
+        bytes_per_column=[int(b) for b in bytes_per_column],
+        devices=devices,
+        cap=cap,
+        grid_steps=int(random.choice([1, 2, 5, 11])),
+    )
+    k, n, max_length = (int(random.integers(1, high)) for high in (4, 6, 4))
+    cost, splits, placement = reference.search(k, n, max_length)
+    result = engine_search(reference, k, n, max_length, threads=1 + seed % 3)
+    if placement is None:
+        assert result is None
+    else:
+        assert result is not None
+        assert (result.cost, result.column_splits, result.placement) == (cost, splits, placement)
