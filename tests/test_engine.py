@@ -619,10 +619,11 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_engine as t
 arguments = t.problem_arguments(tables=2000, dims=[1024] * 2000, memory_bytes=10**9)
 problem = t._core.Problem(**arguments)
+networks = t.small_networks()
 options = dict(beam_width=1000, candidates=2000, max_splits=1000, threads=2)
 try:
     print("searching", flush=True)
-    t._core.search(t.small_networks(), problem, **options)
+    t._core.search(networks, problem, **options)
 except KeyboardInterrupt:
     sys.exit(77)
 """
