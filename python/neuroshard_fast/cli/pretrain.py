@@ -36,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--learning-rate", type=float, default=defaults.learning_rate, help="at its peak"
     )
+    parser.add_argument(
+        "--weight-decay",
+        type=float,
+        default=defaults.weight_decay,
+        help="of the compute network; more helps with unseen tables",
+    )
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--threads", type=int, default=defaults.threads, help="torch threads")
     for option, what in (

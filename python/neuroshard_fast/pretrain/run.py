@@ -126,7 +126,14 @@ def _train_compute(
     regression = ComputeRegression(
         compute.features, compute.samples, compute.costs, split.training, options
     )
-    fit(regression, split, options, label=COMPUTE, progress=progress)
+    fit(
+        regression,
+        split,
+        options,
+        weight_decay=options.weight_decay,
+        label=COMPUTE,
+        progress=progress,
+    )
     tensors |= regression.export()
     predicted = regression.predict(compute.features, [compute.samples[i] for i in split.test])
     errors.append(
@@ -166,7 +173,7 @@ def _train_communication(
         (f"backward.{devices}", [samples.dims], samples.backward, samples.noise_floor_backward),
     ):
         regression = CommunicationRegression(network, inputs, costs, split.training, options)
-        fit(regression, split, options, label=network, progress=progress)
+        fit(regression, split, options, weight_decay=0.0, label=network, progress=progress)
         tensors |= regression.export()
         predicted = regression.predict(split.test)
         errors.append(held_out_error(network, "samples", predicted, costs[split.test], noise_floor))

@@ -38,16 +38,23 @@ class Split:
 
 
 def fit(
-    regression: Regression, split: Split, options: PretrainOptions, *, label: str, progress: bool
+    regression: Regression,
+    split: Split,
+    options: PretrainOptions,
+    *,
+    weight_decay: float,
+    label: str,
+    progress: bool,
 ) -> None:
     """Train the network and leave it with the weights of its best validation epoch.
 
-    Adam; the learning rate rises over the first 5% of the steps and then falls along a cosine.
+    Adam with decoupled weight decay; the learning rate rises over the first 5% of the steps and then
+    falls along a cosine.
     """
     generator = torch.Generator().manual_seed(options.seed)
     training = torch.from_numpy(split.training)
     validation = torch.from_numpy(split.validation)
-    optimizer = torch.optim.Adam(regression.network.parameters())
+    optimizer = torch.optim.AdamW(regression.network.parameters(), weight_decay=weight_decay)
     steps = options.epochs * math.ceil(len(training) / options.batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, options.learning_rate, total_steps=steps, pct_start=_WARM_UP_SHARE

@@ -1,0 +1,430 @@
+"""Pre-training: from cost data to cost models, and published checkpoints made into cost models."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from neuroshard_fast.checkpoint_import import import_checkpoints
+from neuroshard_fast.cli.main import main
+from neuroshard_fast.cost_data import CostDataInfo, read_communication, read_compute
+from neuroshard_fast.cost_models import CostModels
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.pretrain import PretrainOptions, pretrain
+
+torch = pytest.importorskip("torch")
+Floats = npt.NDArray[np.floating[Any]]
+
+QUICK = PretrainOptions(
+    epochs=3, table_sizes=(8, 4), set_sizes=(4,), communication_sizes=(8, 8), batch_size=32
+)
+
+
+def predict_mlp(models: CostModels, network: str, inputs: Floats, *, relu_at_end: bool) -> Floats:
+    layers = models.layers(network)
+    values = inputs.astype(np.float32)
+    for number, (weight, bias) in enumerate(layers):
+        values = values @ weight.T + bias
+        if relu_at_end or number + 1 < len(layers):
+            values = np.maximum(values, 0)
+    return values
+
+
+def standardised(models: CostModels, network: str, inputs: Floats) -> Floats:
+    mean, std = (models.tensors[f"{network}.feature_{part}"] for part in ("mean", "std"))
+    return (inputs.astype(np.float32) - mean) / std
+
+
+def predict_compute(models: CostModels, features: Floats, samples: list[tuple[int, ...]]) -> Floats:
+    """What a file of cost models says of sets of tables, by the specification of the method."""
+    inputs = standardised(models, "compute", features)
+    encoded = predict_mlp(models, "compute.table", inputs, relu_at_end=True)
+    sums = np.stack([encoded[list(sample)].sum(axis=0) for sample in samples])
+    return predict_mlp(models, "compute.set", sums, relu_at_end=False)[:, 0]
+
+
+def predict_communication(models: CostModels, network: str, inputs: Sequence[Floats]) -> Floats:
+    values = standardised(models, network, np.concatenate(inputs, axis=1))
+    return predict_mlp(models, network, values, relu_at_end=False)
+
+
+def mape(predicted: Floats, measured: Floats) -> float:
+    return float(np.mean(np.abs(predicted - measured) / measured))
+
+
+def held_out_samples(count: int, seed: int) -> npt.NDArray[np.int64]:
+    from neuroshard_fast.pretrain.training import Split
+
+    return Split.random(count, seed).test
+
+
+@pytest.fixture(scope="module")
+def golden_data(golden: Path) -> Path:
+    return golden / "cost_data"
+
+
+@pytest.fixture(scope="module")
+def trained(golden_data: Path) -> CostModels:
+    return pretrain(golden_data, "golden", PretrainOptions(epochs=80), progress=False)
+
+
+@pytest.fixture
+def small_data(golden_data: Path, tmp_path: Path) -> Path:
+    """The first 200 samples of the golden cost data."""
+    folder = tmp_path / "data"
+    for part in ("compute", "comm_4"):
+        (folder / part).mkdir(parents=True)
+        lines = (golden_data / part / "data.txt").read_text().splitlines(keepends=True)
+        (folder / part / "data.txt").write_text("".join(lines[:200]))
+    shutil.copy(golden_data / "compute/table_configs.json", folder / "compute")
+    return folder
+
+
+def write_info(folder: Path, **fields: object) -> None:
+    info = {
+        "source": "measured",
+        "backend": "fbgemm",
+        "hardware": "a test",
+        "batch_size": 1024,
+        "seed": 3,
+        "warmup": 5,
+        "iterations": 10,
+        "versions": {"torch": "2.0"},
+        "date": "2026-01-01T00:00:00+00:00",
+        **fields,
+    }
+    (folder / "info.json").write_bytes(msgspec.json.encode(msgspec.convert(info, CostDataInfo)))
+
+
+def test_compute_network_is_closer_than_the_golden_checkpoint_on_held_out_samples(
+    trained: CostModels, golden_data: Path, golden_models: Path
+) -> None:
+    data = read_compute(golden_data / "compute")
+    held_out = held_out_samples(len(data.costs), seed=0)
+    samples, costs = [data.samples[i] for i in held_out], data.costs[held_out]
+    ours = predict_compute(trained, data.features, samples)
+    published = predict_compute(CostModels.load(golden_models), data.features, samples)
+    print(f"compute MAPE: ours {mape(ours, costs):.2%}, golden {mape(published, costs):.2%}")
+    assert mape(ours, costs) < mape(published, costs)
+    assert np.mean((ours - costs) ** 2) < np.mean((published - costs) ** 2)
+
+
+@pytest.mark.parametrize("network", ["forward.4", "backward.4"])
+def test_communication_networks_are_closer_than_the_golden_checkpoints(
+    trained: CostModels, golden_data: Path, golden_models: Path, network: str
+) -> None:
+    data = read_communication(golden_data / "comm_4")
+    held_out = held_out_samples(len(data.dims), seed=0)
+    if network == "forward.4":
+        inputs, costs = [data.dims[held_out], data.starts[held_out]], data.forward[held_out]
+    else:
+        inputs, costs = [data.dims[held_out]], data.backward[held_out]
+    ours = predict_communication(trained, network, inputs)
+    published = predict_communication(CostModels.load(golden_models), network, inputs)
+    print(f"{network} MAPE: ours {mape(ours, costs):.2%}, golden {mape(published, costs):.2%}")
+    assert mape(ours, costs) < mape(published, costs)
+    assert np.mean((ours - costs) ** 2) < np.mean((published - costs) ** 2)
+
+
+def test_reported_errors_are_those_of_the_exported_networks(
+    trained: CostModels, golden_data: Path
+) -> None:
+    data = read_compute(golden_data / "compute")
+    held_out = held_out_samples(len(data.costs), seed=0)
+    predicted = predict_compute(trained, data.features, [data.samples[i] for i in held_out])
+    reported = {error.network: error for error in trained.info.errors}
+    assert list(reported) == ["compute", "forward.4", "backward.4"]
+    assert reported["compute"].samples == len(held_out)
+    assert reported["compute"].mape == pytest.approx(
+        mape(predicted, data.costs[held_out]), rel=1e-3
+    )
+    assert reported["compute"].kendall is not None
+    assert reported["compute"].kendall > 0.95
+    assert reported["compute"].noise_floor is None
+
+
+def test_numbering_of_devices_hardly_changes_a_prediction(
+    trained: CostModels, golden_data: Path
+) -> None:
+    data = read_communication(golden_data / "comm_4")
+    inputs = [data.dims[:200], data.starts[:200]]
+    order = [2, 0, 3, 1]
+    predicted = predict_communication(trained, "forward.4", inputs)
+    renumbered = predict_communication(
+        trained, "forward.4", [values[:, order] for values in inputs]
+    )
+    assert mape(renumbered, predicted[:, order]) < 0.05
+
+
+def test_renumbering_keeps_the_devices_of_a_node_together() -> None:
+    from neuroshard_fast.pretrain.networks import CommunicationRegression
+
+    costs = np.arange(1.0, 81.0).reshape(5, 16)
+    options = PretrainOptions(devices_per_node=8)
+    regression = CommunicationRegression("backward.16", [costs], costs, np.arange(5), options)
+    _, renumbered = regression.batch(torch.arange(5), torch.Generator().manual_seed(0))
+    nodes = (renumbered.numpy() - np.arange(1, 80, 16)[:, None]) // 8
+    assert (nodes.reshape(5, 2, 8) == nodes.reshape(5, 2, 8)[:, :, :1]).all()
+    assert (np.sort(renumbered.numpy(), axis=1) == costs).all()
+    assert not (renumbered.numpy() == costs).all()
+
+
+def test_same_seed_gives_the_same_networks_and_another_seed_others(small_data: Path) -> None:
+    first, again = (pretrain(small_data, "a", QUICK, progress=False) for _ in range(2))
+    other = pretrain(
+        small_data,
+        "a",
+        PretrainOptions(**{**QUICK.__dict__, "seed": 1}),
+        progress=False,
+    )
+    for name, array in first.tensors.items():
+        np.testing.assert_array_equal(again.tensors[name], array)
+    assert not np.array_equal(
+        first.tensors["compute.set.0.weight"], other.tensors["compute.set.0.weight"]
+    )
+
+
+def test_training_leaves_torchs_seed_and_threads_as_they_were(small_data: Path) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    threads = torch.get_num_threads()
+    torch.manual_seed(7)
+    options = PretrainOptions(**{**QUICK.__dict__, "threads": threads + 1})
+    pretrain(small_data, "a", options, progress=False)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.rand(3), expected)
+
+
+class Drifting:
+    """A regression whose validation error is smallest after ``best`` epochs, then grows."""
+
+    def __init__(self, best: int):
+        self.network = torch.nn.Linear(1, 1)
+        self.best = best
+        self.epochs = 0
+        self.weights: list[float] = []
+
+    def batch(self, samples, generator):  # type: ignore[no-untyped-def]
+        costs = torch.ones(len(samples), 1)
+        if generator is not None:
+            self.epochs += 1
+            return self.network(costs), costs
+        if self.epochs:
+            self.weights.append(self.network.weight.item())
+        return costs + abs(self.epochs - self.best), costs
+
+
+def test_training_stops_after_patience_and_keeps_the_best_epoch() -> None:
+    from neuroshard_fast.pretrain.training import Split, fit
+
+    regression = Drifting(best=4)
+    options = PretrainOptions(epochs=100, patience=5, batch_size=100)
+    split = Split.random(100, 0)
+    fit(regression, split, options, weight_decay=0.0, label="drifting", progress=False)
+    assert regression.epochs == 9
+    assert regression.network.weight.item() == regression.weights[3]
+
+
+def test_data_folders_are_recorded_with_the_errors(small_data: Path) -> None:
+    write_info(small_data / "compute")
+    write_info(small_data / "comm_4", backend="gloo", hardware="another", world_size=4)
+    (small_data / "compute/repeats.txt").write_text("0 0.7\n0 0.8\n")
+    models = pretrain(small_data, "mine", QUICK, progress=False)
+    info = models.info
+    assert (info.source, info.batch_size, info.hardware) == ("measured", 1024, "a test; another")
+    assert [(part.part, part.samples, part.tables) for part in info.data] == [
+        ("compute", 200, 5136),
+        ("comm_4", 200, None),
+    ]
+    assert info.data[0].seed == 3
+    assert info.training is not None
+    assert info.training.command.startswith("neuroshard pretrain data -o mine.safetensors")
+    assert "--epochs 3" in info.training.command
+    assert info.errors[0].noise_floor == pytest.approx(
+        read_compute(small_data / "compute").noise_floor
+    )
+
+
+def test_error_on_unseen_tables_is_reported_where_there_is_data_of_them(small_data: Path) -> None:
+    held_out = small_data / "compute_heldout"
+    held_out.mkdir()
+    configs = msgspec.json.decode((small_data / "compute/table_configs.json").read_bytes())
+    others = [{**config, "pooling_factor": 1000.0} for config in configs[:50]]
+    (held_out / "table_configs.json").write_bytes(msgspec.json.encode(others))
+    (held_out / "data.txt").write_text("0,1 1.0\n3,4,5 2.0\n49 0.5\n")
+    models = pretrain(small_data, "mine", QUICK, progress=False)
+    error = models.info.errors[1]
+    assert (error.network, error.held_out, error.samples) == ("compute", "tables", 3)
+    predicted = predict_compute(models, read_compute(held_out).features, [(0, 1), (3, 4, 5), (49,)])
+    assert error.mape == pytest.approx(mape(predicted, np.array([1.0, 2.0, 0.5])), rel=1e-3)
+
+
+def test_tables_that_training_knows_are_refused_as_unseen_ones(small_data: Path) -> None:
+    held_out = small_data / "compute_heldout"
+    held_out.mkdir()
+    configs = msgspec.json.decode((small_data / "compute/table_configs.json").read_bytes())
+    others = [{**configs[0], "row": 1}, {**configs[1], "dim": 64}]
+    (held_out / "table_configs.json").write_bytes(msgspec.json.encode(others))
+    (held_out / "data.txt").write_text("0 1.0\n1 2.0\n")
+    with pytest.raises(InputError, match=r"compute_heldout: table 1 .* also in compute"):
+        pretrain(small_data, "mine", QUICK, progress=False)
+
+
+def test_parts_of_different_batch_sizes_are_refused(small_data: Path) -> None:
+    write_info(small_data / "compute")
+    write_info(small_data / "comm_4", batch_size=2048)
+    with pytest.raises(InputError, match=r"batch_size .*compute: 1024, comm_4: 2048"):
+        pretrain(small_data, "mine", QUICK, progress=False)
+
+
+def test_measured_and_simulated_parts_are_not_mixed(small_data: Path) -> None:
+    write_info(small_data / "compute")
+    write_info(small_data / "comm_4", source="simulated", backend="simulated")
+    with pytest.raises(InputError, match=r"source .*compute: measured, comm_4: simulated"):
+        pretrain(small_data, "mine", QUICK, progress=False)
+
+
+def test_a_folder_named_for_another_device_count_is_refused(small_data: Path) -> None:
+    (small_data / "comm_4").rename(small_data / "comm_8")
+    with pytest.raises(InputError, match=r"comm_8: holds data of 4 devices"):
+        pretrain(small_data, "mine", QUICK, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("part", "lines", "message"),
+    [
+        ("compute", "0 1.0\n", r"compute: 1 samples are too few"),
+        ("compute", "0 1.0\n" * 30 + "1 0.0\n", r"compute: data\.txt: .* above 0 ms"),
+        ("comm_4", "4,4,4,4 0,0,0,0 1,1,1,1 1,1,1,1\n", r"comm_4: 1 samples are too few"),
+        ("comm_4", "4,4,4,4 0,0,0,0 1,1,0,1 1,1,1,1\n" * 30, r"comm_4: data\.txt: .* above 0 ms"),
+    ],
+)
+def test_data_that_cannot_be_trained_on_is_refused(
+    small_data: Path, part: str, lines: str, message: str
+) -> None:
+    (small_data / part / "data.txt").write_text(lines)
+    with pytest.raises(InputError, match=message):
+        pretrain(small_data, "mine", QUICK, progress=False)
+
+
+def test_costs_that_never_vary_are_learnt(small_data: Path) -> None:
+    (small_data / "compute/data.txt").write_text("0 3.0\n1,2 3.0\n" * 20)
+    shutil.rmtree(small_data / "comm_4")
+    models = pretrain(small_data, "mine", PretrainOptions(epochs=100), progress=False)
+    assert models.info.errors[0].mape < 0.01
+    assert models.info.errors[0].kendall is None
+    assert models.device_counts == ()
+
+
+def test_pretrain_command_writes_a_file_and_prints_its_errors(
+    small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "mine.safetensors"
+    options = ["--epochs", "2", "--table-sizes", "8,4", "--communication-sizes", "8"]
+    assert main(["pretrain", str(small_data), "-o", str(output), *options]) == 0
+    models = CostModels.load(str(output))
+    assert models.info.name == "mine"
+    assert [bias.shape for _, bias in models.layers("compute.table")] == [(8,), (4,)]
+    assert "forward.4" in capsys.readouterr().out
+
+
+def test_pretrain_command_refuses_an_output_before_it_trains(
+    small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = str(tmp_path / "nowhere" / "mine.safetensors")
+    assert main(["pretrain", str(small_data), "-o", output]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_imported_checkpoints_have_the_weights_of_torch(golden: Path, golden_models: Path) -> None:
+    models = CostModels.load(golden_models)
+    assert models.info.source == "imported"
+    assert models.info.batch_size == 65536
+    assert models.device_counts == (2, 4, 8, 16, 128)
+    compute = torch.load(golden / "models/compute.pt", weights_only=True)
+    forward = torch.load(golden / "models/comm_8_fw.pt", weights_only=True)
+    for name, tensor in (
+        ("compute.table.1.weight", compute["state_dict"]["t_hidden.1.weight"]),
+        ("compute.set.0.bias", compute["state_dict"]["c_hidden.0.bias"]),
+        ("compute.feature_std", compute["feature_stds"]),
+        ("forward.8.3.weight", forward["state_dict"]["hidden.3.weight"]),
+        ("forward.8.feature_mean", forward["feature_means"]),
+    ):
+        np.testing.assert_array_equal(models.tensors[name], tensor.numpy())
+
+
+@pytest.mark.parametrize(
+    ("compute", "forward", "backward", "message"),
+    [
+        ("compute", ["comm_2_fw"], [], r"comm_2_fw\.pt: no backward checkpoint for 2 devices"),
+        ("compute", [], ["comm_4_bw"], r"comm_4_bw\.pt: no forward checkpoint for 4 devices"),
+        (
+            "compute",
+            ["comm_2_fw", "comm_2_fw"],
+            ["comm_2_bw"],
+            r"a second forward checkpoint for 2 devices",
+        ),
+        ("compute", ["comm_2_bw"], ["comm_2_fw"], r"comm_2_bw\.pt: is a backward checkpoint"),
+        ("comm_2_fw", [], [], r"comm_2_fw\.pt: .*not a checkpoint of this kind"),
+        ("compute", ["compute"], [], r"compute\.pt: .*not a checkpoint of this kind"),
+    ],
+)
+def test_checkpoints_that_do_not_go_together_are_refused(
+    golden: Path, compute: str, forward: list[str], backward: list[str], message: str
+) -> None:
+    def path(name: str) -> Path:
+        return golden / "models" / f"{name}.pt"
+
+    with pytest.raises(InputError, match=message):
+        import_checkpoints(
+            "bad",
+            compute=path(compute),
+            forward=[path(name) for name in forward],
+            backward=[path(name) for name in backward],
+        )
+
+
+def test_models_command_prints_the_card_of_a_file(
+    small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("compute", "comm_4"):
+        write_info(small_data / part, source="simulated", backend="simulated", hardware="h100")
+    output = tmp_path / "mine.safetensors"
+    pretrain(small_data, "mine", QUICK, progress=False).save(output)
+    assert main(["models", str(output)]) == 0
+    card = capsys.readouterr().out
+    assert "# Cost models mine" in card
+    assert "**Simulated**" in card
+    assert "Device counts: 4" in card
+    assert "neuroshard pretrain data -o mine.safetensors" in card
+
+
+def test_models_command_lists_the_shipped_models_with_source_and_errors(
+    small_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("neuroshard_fast.cost_models._SHIPPED_FOLDER", tmp_path)
+    for part in ("compute", "comm_4"):
+        write_info(small_data / part, source="simulated", backend="simulated", hardware="h100")
+    models = pretrain(small_data, "h100-sim", QUICK, progress=False)
+    models.save(tmp_path / "h100-sim.safetensors")
+    (tmp_path / "h100-sim.md").write_text("# The card\n")
+    assert main(["models"]) == 0
+    line = next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("h100-sim")
+    )
+    assert "SIMULATED" in line
+    assert f"{models.info.errors[0].mape:.1%}" in line
+    assert main(["models", "h100-sim"]) == 0
+    assert capsys.readouterr().out == "# The card\n"
+    assert main(["models", "h300-sim"]) == 2
+    assert "shipped: h100-sim" in capsys.readouterr().err
