@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from neuroshard_fast import examples
 from neuroshard_fast.cli import generate, import_tables
 from neuroshard_fast.errors import InputError
@@ -184,3 +185,16 @@ def test_generate_refuses_sizes_for_examples_that_have_one(tmp_path: Path) -> No
         neuroshard(generate, "production", "--tables", "3", "-o", str(tmp_path / "t.json"))
     with pytest.raises(InputError, match="dlrm-2021 and dlrm-2022 only"):
         neuroshard(generate, "production", "-o", str(tmp_path / "t.pt"))
+
+
+def test_broad_tables_span_what_is_planned_and_are_seeded() -> None:
+    tables = examples.broad(tables=200, batch_size=4096, seed=3)
+    assert tables == examples.broad(tables=200, batch_size=4096, seed=3)
+    assert tables != examples.broad(tables=200, batch_size=4096, seed=4)
+    rows = sorted(table.num_embeddings for table in tables)
+    factors = sorted(table.pooling_factor for table in tables)
+    assert rows[0] < 100
+    assert rows[-1] > 10**8
+    assert factors[0] < 1
+    assert factors[-1] > 100
+    assert all(table.reuse_histogram is not None for table in tables)

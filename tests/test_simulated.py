@@ -9,6 +9,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
+
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.plan import CostModelsUsed, Shard, ShardingPlan
 from neuroshard_fast.profile.simulated import (

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from neuroshard_fast import config
 from neuroshard_fast.cli import schema
 from neuroshard_fast.cluster import Cluster

@@ -39,12 +39,17 @@ def histogram_of_counts(counts: npt.NDArray[np.integer]) -> tuple[float, ...]:
     return tuple((np.bincount(bins, minlength=HISTOGRAM_BINS) / counts.size).tolist())
 
 
-@functools.lru_cache(maxsize=65536)
 def assumed_histogram(num_embeddings: int, lookups: float) -> tuple[float, ...]:
-    """The expected histogram of ``lookups`` draws by a Zipf law of exponent 1.05 over the rows."""
+    """The histogram that stands in where nothing is known: draws from a Zipf law of exponent 1.05."""
+    return expected_histogram(num_embeddings, lookups, ASSUMED_ZIPF_EXPONENT)
+
+
+@functools.lru_cache(maxsize=65536)
+def expected_histogram(num_embeddings: int, lookups: float, exponent: float) -> tuple[float, ...]:
+    """The expected histogram of ``lookups`` draws from a Zipf law over the rows."""
     if lookups <= 0:
         return (0.0,) * HISTOGRAM_BINS
-    weights, rows = _zipf_buckets(num_embeddings, ASSUMED_ZIPF_EXPONENT)
+    weights, rows = _zipf_buckets(num_embeddings, exponent)
     below = _poisson_cdf(lookups * weights)  # [buckets, edges]
     none = np.exp(-lookups * weights)
     cumulative = rows @ np.clip(below - none[:, None], 0.0, None)

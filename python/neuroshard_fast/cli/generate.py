@@ -13,7 +13,7 @@ _DLRM_YEARS = {"dlrm-2021": 2021, "dlrm-2022": 2022}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("example", choices=[*_FIXED, *_DLRM_YEARS], help="what to write")
+    parser.add_argument("example", choices=[*_FIXED, *_DLRM_YEARS, "broad"], help="what to write")
     parser.add_argument(
         "-o",
         "--output",
@@ -21,10 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="table set (.json or .yaml), or for dlrm-* an index dump (.pt or .pt.gz; needs torch)",
     )
-    parser.add_argument("--tables", type=int, metavar="N", help="dlrm-*: number of tables")
-    parser.add_argument("--batch-size", type=int, metavar="B", help="dlrm-*: samples of the batch")
+    parser.add_argument("--tables", type=int, metavar="N", help="dlrm-*, broad: number of tables")
     parser.add_argument(
-        "--max-rows", type=int, metavar="R", help="dlrm-*: rows of the largest table"
+        "--batch-size", type=int, metavar="B", help="dlrm-*, broad: samples of the batch"
+    )
+    parser.add_argument(
+        "--max-rows", type=int, metavar="R", help="dlrm-*, broad: rows of the largest table"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed (default 0)")
 
@@ -38,12 +40,15 @@ def run(args: argparse.Namespace) -> int:
     if args.example in _FIXED and any(size is not None for size in sizes.values()):
         raise InputError(f"--tables, --batch-size and --max-rows do not apply to {args.example}")
     dump = args.output.endswith((".pt", ".pt.gz"))
-    if dump and args.example in _FIXED:
+    if dump and args.example not in _DLRM_YEARS:
         raise InputError(f"{args.output}: index dumps are made for dlrm-2021 and dlrm-2022 only")
     if args.example == "mlperf-dlrm-dcnv2":
         examples.mlperf_dlrm_dcnv2().save(args.output)
     elif args.example == "production":
         examples.production_like(args.seed).save(args.output)
+    elif args.example == "broad":
+        given = {name: size for name, size in sizes.items() if size is not None}
+        examples.broad(**given, seed=args.seed).save(args.output)
     else:
         drawn = examples.DlrmLike.draw(_DLRM_YEARS[args.example], **sizes, seed=args.seed)
         if dump:

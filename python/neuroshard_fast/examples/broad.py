@@ -1,0 +1,52 @@
+"""Tables of every kind, to profile with where the tables to be planned are not known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neuroshard_fast.checks import whole_number
+from neuroshard_fast.reuse import expected_histogram
+from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
+
+TABLES = 1500
+BATCH_SIZE = 65536
+MAX_ROWS = 2**32
+_ROWS = (3, MAX_ROWS)
+_POOLING_FACTORS = (0.1, 500.0)
+_ZIPF_EXPONENTS = (0.3, 1.5)
+"""From almost uniform to far more skewed than the 1.05 that is assumed where nothing is known."""
+
+
+def broad(
+    *,
+    tables: int = TABLES,
+    batch_size: int = BATCH_SIZE,
+    max_rows: int = MAX_ROWS,
+    seed: int = 0,
+) -> TableSet:
+    """Tables with rows and pooling factors spread evenly on logarithmic scales.
+
+    Reuse histograms are those expected of ``batch_size`` samples from Zipf laws of random exponents.
+    """
+    whole_number(tables, "tables", low=1, high=1_000_000)
+    whole_number(batch_size, "batch_size", low=1, high=2**31)
+    whole_number(max_rows, "max_rows", low=_ROWS[0], high=MAX_ROWS)
+    whole_number(seed, "seed", low=0, high=2**63 - 1)
+    generator = np.random.default_rng(seed)
+    rows = np.exp(generator.uniform(np.log(_ROWS[0]), np.log(max_rows), tables)).astype(int)
+    factors = np.exp(generator.uniform(*np.log(_POOLING_FACTORS), tables)).round(2)
+    exponents = generator.uniform(*_ZIPF_EXPONENTS, tables)
+    return TableSet.of(
+        [
+            EmbeddingTable(
+                name=f"table_{index}",
+                num_embeddings=int(rows[index]),
+                embedding_dim=64,
+                features=(Feature(name=f"feature_{index}", pooling_factor=float(factors[index])),),
+                reuse_histogram=expected_histogram(
+                    int(rows[index]), batch_size * float(factors[index]), float(exponents[index])
+                ),
+            )
+            for index in range(tables)
+        ]
+    )
