@@ -43,9 +43,11 @@ class TorchAllToAll:
     def measure_forward(self, dims: Sequence[float], starts_ms: Sequence[float]) -> list[float]:
         """Forward ms of each device."""
         columns, share, (by_share, by_owner) = self._tensors(dims)
-        start = starts_ms[self._rank] / 1e3
 
-        def once() -> float:
+        def once(timed: bool) -> float:
+            start = (
+                starts_ms[self._rank] / 1e3 if timed else 0.0
+            )  # no need to wait while warming up
             begin = time.perf_counter()
             time.sleep(start)
             dist.all_to_all_single(share, columns, by_owner, by_share)
@@ -60,7 +62,7 @@ class TorchAllToAll:
         """Backward ms of each device."""
         columns, share, (by_share, by_owner) = self._tensors(dims)
 
-        def once() -> float:
+        def once(_timed: bool) -> float:
             begin = time.perf_counter()
             dist.all_to_all_single(columns, share, by_share, by_owner)
             self._synchronize()
@@ -81,12 +83,12 @@ class TorchAllToAll:
         columns, share = (buffer[:size] for buffer, size in zip(self._buffers, sizes, strict=True))
         return columns, share, (by_share, by_owner)
 
-    def _medians(self, once: Callable[[], float]) -> list[float]:
+    def _medians(self, once: Callable[[bool], float]) -> list[float]:
         times = []
-        for _ in range(WARMUP_ITERATIONS + self._iterations):
+        for iteration in range(WARMUP_ITERATIONS + self._iterations):
             dist.barrier()
             self._synchronize()
-            times.append(once())
+            times.append(once(iteration >= WARMUP_ITERATIONS))
         return self.gather(statistics.median(times[WARMUP_ITERATIONS:]))
 
     def gather(self, own: float) -> list[float]:

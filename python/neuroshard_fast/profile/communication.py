@@ -6,6 +6,7 @@ Run as a module under torchrun this is one of the measuring processes; its argum
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
@@ -120,13 +121,14 @@ def _work(job: CommunicationJob) -> None:
                 measure(sample)
             return
         path = Path(job.folder)
-        fill(
-            MeasurementLog(path, info, {}),
-            job.samples,
-            lambda sample: measure(_agree(sample, device)),
-            lambda measured: _write_data(path, drawn, measured),
-            f"all-to-alls of {info.world_size}",
-        )
+        with contextlib.closing(MeasurementLog(path, info, {})) as log:
+            fill(
+                log,
+                job.samples,
+                lambda sample: measure(_agree(sample, device)),
+                lambda measured: _write_data(path, drawn, measured),
+                f"all-to-alls of {info.world_size}",
+            )
         _agree(_STOP, device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +13,7 @@ from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_MEMORY_BYTES
 from neuroshard_fast.cost_data import table_configs
 from neuroshard_fast.profile.backends import choose_compute_backend, compute_backend
 from neuroshard_fast.profile.environment import check_host_memory, measured_info, simulated_info
-from neuroshard_fast.profile.log import ROUNDS, Measured, MeasurementLog, fill, start_folder
+from neuroshard_fast.profile.log import ROUNDS, MeasurementLog, fill, start_folder
 from neuroshard_fast.profile.sampling import ComputeSampler, augment
 from neuroshard_fast.tables import TableSet
 
@@ -75,16 +76,13 @@ def profile_compute(
         return
     name = choose_compute_backend(backend)
     check_host_memory(memory_bytes)
-    log = MeasurementLog(path, measured_info(name, rounds, **common), files)
-    measuring = compute_backend(name, batch_size, memory_bytes=memory_bytes)
-
-    def measure(sample: int) -> Measured:
-        return [[measuring.measure([tables[table] for table in drawn[sample]])]]
-
-    fill(
-        log,
-        samples,
-        measure,
-        lambda measured: write_data(cost for ((cost,),) in measured),
-        "compute samples",
-    )
+    info = measured_info(name, rounds, **common)
+    with contextlib.closing(MeasurementLog(path, info, files)) as log:
+        measuring = compute_backend(name, batch_size, memory_bytes=memory_bytes)
+        fill(
+            log,
+            samples,
+            lambda sample: [[measuring.measure([tables[table] for table in drawn[sample]])]],
+            lambda measured: write_data(cost for ((cost,),) in measured),
+            "compute samples",
+        )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,7 +39,7 @@ def launch(world_size: int, module: str, job: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(world_size), "-m", module, job]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    process = subprocess.Popen(command, env=environment)
+    process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent)
     try:
         status = process.wait()
     except BaseException:
@@ -48,6 +50,12 @@ def launch(world_size: int, module: str, job: str) -> None:
         raise NeuroShardError(
             f"a measuring process failed (exit status {status}); see its output above"
         )
+
+
+def _end_with_parent() -> None:
+    """Let torchrun, and with it the measuring processes, end when this process is killed."""
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ class EmbeddingBagCompute:
         if self.device.type == "cpu":
             torch.set_num_threads(1)
             keep_freed_memory()
+        # Said so, or torch warns that it is.
+        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
         self._lookups = LookupCache(batch_size)
         self._timer = StepTimer(self.device, iterations)
 

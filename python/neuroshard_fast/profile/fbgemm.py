@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
 
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.backends import TIMED_ITERATIONS
 from neuroshard_fast.profile.lookups import LookupCache, join
 from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory
 from neuroshard_fast.tables import EmbeddingTable
+
+# FBGEMM warns of each optional operator that its build lacks.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
 
 _OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,

@@ -48,19 +48,27 @@ class MeasurementLog:
         self.folder = Path(folder)
         self._wanted = info.rounds
         start_folder(self.folder, info, files)
-        path = self.folder / "rounds.txt"
         self.rounds: dict[int, list[Measured]] = {}
+        path = self.folder / "rounds.txt"
         try:
             self._file = path.open("a+b")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._file.seek(0)
-            content = self._file.read()
-            whole = content.rfind(b"\n") + 1
-            self._file.truncate(whole)
-        except BlockingIOError:
-            raise InputError(f"{path}: another process is measuring into it") from None
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        try:
+            self._read(path)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read(self, path: Path) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{path}: another process is measuring into it") from None
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content.rfind(b"\n") + 1
+        self._file.truncate(whole)
         for number, line in enumerate(content[:whole].decode(errors="replace").splitlines(), 1):
             try:
                 sample, *fields = line.split()
@@ -76,6 +84,10 @@ class MeasurementLog:
         self._file.write(_line(sample, measured))
         self._file.flush()
         self.rounds.setdefault(sample, []).append(measured)
+
+    def close(self) -> None:
+        """Let others write to the folder."""
+        self._file.close()
 
     def blocks(self, samples: int) -> Iterator[list[tuple[int, int]]]:
         """(sample, rounds that it should have then) in turn, for each block up to ``samples``."""

@@ -1,0 +1,488 @@
+"""Profiling: cost data that is measured here, continued after an interruption, and read back."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from neuroshard_fast.cli.main import main
+from neuroshard_fast.cost_data import CostDataInfo, read_communication, read_compute
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.memory import shard_memory
+from neuroshard_fast.profile.log import BLOCK, Measured, MeasurementLog, fill
+from neuroshard_fast.profile.lookups import LookupCache, join
+from neuroshard_fast.profile.sampling import (
+    AUGMENTED_DIMS,
+    ComputeSampler,
+    augment,
+    draw_all_to_all,
+)
+from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
+
+pytest.importorskip("torch")
+pytest.importorskip("fbgemm_gpu")
+
+
+def table(name: str, rows: int = 500, dim: int = 8, factor: float = 3.0) -> EmbeddingTable:
+    return EmbeddingTable(
+        name=name,
+        num_embeddings=rows,
+        embedding_dim=dim,
+        features=(Feature(name=name, pooling_factor=factor),),
+    )
+
+
+POOL = TableSet.of([table("a"), table("b", rows=2000), table("c", rows=30, factor=8.0)])
+
+INFO = CostDataInfo(
+    source="measured",
+    backend="fbgemm",
+    hardware="a processor",
+    batch_size=16,
+    seed=7,
+    warmup=1,
+    iterations=1,
+    rounds=3,
+    versions={"torch": "2"},
+    date="2024-01-01",
+)
+
+
+# --- sampling ---
+
+
+def test_every_table_is_drawn_with_every_dimension() -> None:
+    augmented = augment(POOL)
+    assert [x.embedding_dim for x in augmented] == list(AUGMENTED_DIMS) * len(POOL)
+    assert {x.name for x in augmented} == {"a", "b", "c"}
+
+
+def test_compute_samples_are_sets_of_1_to_15_tables_that_fit() -> None:
+    tables = augment(TableSet.of([table(str(k), rows=1000 * (k + 1)) for k in range(20)]))
+    sizes = [shard_memory(x).of_width(x.embedding_dim) for x in tables]
+    cap = 2 * max(sizes)
+    sampler = ComputeSampler(tables, cap, seed=3)
+    samples = [sampler.draw(k) for k in range(400)]
+    assert {len(sample) for sample in samples} == set(range(1, 16))
+    assert all(len(set(sample)) == len(sample) for sample in samples)
+    assert max(sum(sizes[k] for k in sample) for sample in samples) <= cap
+    assert samples == [ComputeSampler(tables, cap, seed=3).draw(k) for k in range(400)]
+    assert samples != [ComputeSampler(tables, cap, seed=4).draw(k) for k in range(400)]
+
+
+def test_no_table_fits_the_sample() -> None:
+    with pytest.raises(InputError, match="none fits a sample of 10 bytes"):
+        ComputeSampler(augment(POOL), 10, seed=0)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8, 128])
+def test_all_to_alls_have_every_imbalance_and_start_at_zero(devices: int) -> None:
+    samples = [draw_all_to_all(devices, 0, k) for k in range(200)]
+    assert all(len(x.dims) == len(x.starts_ms) == devices for x in samples)
+    assert all(min(x.starts_ms) == 0 and max(x.starts_ms) < 19 for x in samples)
+    most_tables = 59 * max(1, devices // 4)
+    assert all(4 * 10 <= sum(x.dims) <= 128 * most_tables for x in samples)
+    spread = [max(x.dims) / np.mean(x.dims) for x in samples]
+    assert min(spread) < 1.2
+    assert max(spread) > 1.4
+    assert samples[5] == draw_all_to_all(devices, 0, 5)
+
+
+def test_a_table_has_the_same_lookups_at_every_width() -> None:
+    cache = LookupCache(batch_size=64)
+    wide, narrow = table("x", dim=128), table("y", dim=4)
+    assert cache.of_table(wide) is cache.of_table(narrow)
+    again = LookupCache(batch_size=64).of_table(wide)
+    assert np.array_equal(again.indices, cache.of_table(wide).indices)
+
+
+def test_lookups_of_several_features_and_tables_join_to_bags() -> None:
+    two = msgspec.structs.replace(
+        table("two"),
+        features=(Feature(name="p", pooling_factor=2.5), Feature(name="q", pooling_factor=0.5)),
+    )
+    cache = LookupCache(batch_size=10)
+    indices, offsets = join([cache.of_table(two), cache.of_table(table("one", rows=40))])
+    lengths = np.diff(offsets).reshape(3, 10)
+    assert lengths.sum(axis=1).tolist() == [25, 5, 30]
+    assert set(lengths[0]) == {2, 3}
+    assert offsets[0] == 0
+    assert offsets[-1] == indices.size == 60
+    assert indices[30:].max() < 40
+
+
+# --- the log ---
+
+
+def run_log(folder: Path, samples: int, *, stop_after: int | None = None) -> list[int]:
+    """Fill a log with costs that depend on the sample and the round; returns what was measured."""
+    measured: list[int] = []
+    written: list[Measured] = []
+    log = MeasurementLog(folder, INFO, {})
+
+    def measure(sample: int) -> Measured:
+        if len(measured) == stop_after:
+            raise KeyboardInterrupt
+        measured.append(sample)
+        return [[sample + 1.0 + 0.1 * (len(log.rounds.get(sample, ())) % 3)]]
+
+    def write(data: list[Measured]) -> None:
+        written[:] = data
+        (folder / "data.txt").write_text("".join(f"{x[0][0]:.6f}\n" for x in data))
+
+    try:
+        fill(log, samples, measure, write, "samples")
+    finally:
+        log.close()
+    return measured
+
+
+def test_an_interrupted_log_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+    samples = 2 * BLOCK + 5
+    whole = run_log(tmp_path / "whole", samples)
+    assert [whole.count(k) for k in (0, 1, 20, BLOCK, samples - 1)] == [9, 3, 9, 3, 3]
+    for stops in ([1, 100, 3], [3 * BLOCK, 10], [len(whole) - 1]):
+        folder = tmp_path / str(stops)
+        measured: list[int] = []
+        for stop in stops:
+            with pytest.raises(KeyboardInterrupt):
+                run_log(folder, samples, stop_after=stop)
+            measured += whole[len(measured) : len(measured) + stop]
+            with (folder / "rounds.txt").open("a") as file:
+                file.write("17 3.1")  # cut off in writing
+        assert measured + run_log(folder, samples) == whole
+        for name in ("data.txt", "repeats.txt", "rounds.txt"):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_finished_log_can_be_extended(tmp_path: Path) -> None:
+    run_log(tmp_path, 70)
+    assert run_log(tmp_path, 70) == []
+    more = run_log(tmp_path, 75)
+    assert sorted(more) == sorted(list(range(70, 75)) * 3)
+    assert len((tmp_path / "data.txt").read_text().splitlines()) == 75
+
+
+def test_the_cost_is_the_median_of_the_rounds(tmp_path: Path) -> None:
+    run_log(tmp_path, 4)
+    assert (tmp_path / "data.txt").read_text() == "1.100000\n2.100000\n3.100000\n4.100000\n"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("seed", 8), ("batch_size", 32), ("hardware", "another"), ("rounds", 1)]
+)
+def test_data_made_otherwise_is_not_continued(tmp_path: Path, field: str, value: object) -> None:
+    MeasurementLog(tmp_path, INFO, {}).close()
+    MeasurementLog(tmp_path, msgspec.structs.replace(INFO, date="2025-01-01"), {}).close()
+    with pytest.raises(InputError, match=f"holds data with {field} .*, not "):
+        MeasurementLog(tmp_path, msgspec.structs.replace(INFO, **{field: value}), {})
+
+
+def test_data_of_other_tables_is_not_continued(tmp_path: Path) -> None:
+    MeasurementLog(tmp_path, INFO, {"table_configs.json": b"[1]"}).close()
+    with pytest.raises(InputError, match=r"table_configs\.json: differs from the tables given"):
+        MeasurementLog(tmp_path, INFO, {"table_configs.json": b"[2]"})
+
+
+def test_published_data_is_not_written_over(tmp_path: Path, golden: Path) -> None:
+    folder = shutil.copytree(golden / "cost_data/compute", tmp_path / "data")
+    with pytest.raises(InputError, match=r"holds data\.txt without info\.json"):
+        MeasurementLog(folder, INFO, {})
+
+
+def test_two_processes_do_not_measure_into_one_folder(tmp_path: Path) -> None:
+    log = MeasurementLog(tmp_path, INFO, {})
+    with pytest.raises(InputError, match="another process is measuring"):
+        MeasurementLog(tmp_path, INFO, {})
+    log.close()
+
+
+def test_a_malformed_log_is_named(tmp_path: Path) -> None:
+    MeasurementLog(tmp_path, INFO, {}).close()
+    (tmp_path / "rounds.txt").write_text("0 1.5\nzero 1.5\n")
+    with pytest.raises(InputError, match=r"rounds\.txt: line 2: 'zero 1\.5' is not a round"):
+        MeasurementLog(tmp_path, INFO, {})
+
+
+# --- reading ---
+
+
+def test_published_cost_data_is_read_as_it_is(golden: Path) -> None:
+    compute = read_compute(golden / "cost_data/compute")
+    assert compute.features.shape == (5136, 20)
+    assert compute.features[0, 17:].tolist() == [128.0, np.float32(1.0213), 215521.0]
+    assert len(compute.samples) == len(compute.costs) == 4000
+    assert compute.samples[2] == (119, 3958, 3871)
+    assert compute.costs[2] == 0.418608
+    assert compute.info is None
+    assert compute.noise_floor is None
+    communication = read_communication(golden / "cost_data/comm_4")
+    assert communication.dims.shape == communication.backward.shape == (2000, 4)
+    assert communication.starts[1].tolist() == [4, 5, 1, 0]
+    assert communication.forward[1].tolist() == [1.23416, 0.33652, 3.93770, 4.84773]
+    assert communication.noise_floor_forward is None
+
+
+def test_noise_floor_compares_each_measurement_with_the_others(
+    tmp_path: Path, golden: Path
+) -> None:
+    folder = shutil.copytree(golden / "cost_data/comm_4", tmp_path / "comm_4")
+    line = (folder / "data.txt").read_text().splitlines()[0].split()
+    double = ",".join(str(2 * float(x)) for x in line[2].split(","))
+    (folder / "repeats.txt").write_text(f"0 {double} {line[3]}\n")
+    data = read_communication(folder)
+    # x against 2x is 0.5 off, 2x against x is 1 off
+    assert data.noise_floor_forward == pytest.approx(0.75)
+    assert data.noise_floor_backward == 0.0
+
+
+@pytest.mark.parametrize(
+    "line", ["0", "0 nonsense", "4000 1.0", "-1 1.0", "0 1.0 2.0", "0 1.0,2.0", "0 nan", "x 1.0"]
+)
+def test_malformed_repeats_are_named(tmp_path: Path, golden: Path, line: str) -> None:
+    folder = shutil.copytree(golden / "cost_data/compute", tmp_path / "compute")
+    (folder / "repeats.txt").write_text(line + "\n")
+    with pytest.raises(InputError, match=r"repeats\.txt"):
+        read_compute(folder)
+
+
+def test_missing_or_malformed_info(tmp_path: Path, golden: Path) -> None:
+    with pytest.raises(InputError, match=r"table_configs\.json: cannot be read"):
+        read_compute(tmp_path / "nowhere")
+    folder = shutil.copytree(golden / "cost_data/compute", tmp_path / "compute")
+    (folder / "info.json").write_text('{"schema": "neuroshard/cost-data/1", "source": "guessed"}')
+    with pytest.raises(InputError, match=r"info\.json: source"):
+        read_compute(folder)
+
+
+# --- backends ---
+
+
+def test_fbgemm_step_updates_the_rows_looked_up_and_no_others() -> None:
+    from neuroshard_fast.profile.fbgemm import FbgemmCompute
+
+    backend = FbgemmCompute(batch_size=4)
+    tables = [table("a", rows=50, factor=1.0), table("b", rows=20, dim=4, factor=2.0)]
+    step = backend.prepare(tables)
+    weights = next(iter(backend._arenas.values()))
+    before = weights.clone()
+    step()
+    changed = (weights != before).numpy()
+    for rows, dim, part, start in ((50, 8, tables[0], 0), (20, 4, tables[1], 400)):
+        rows_changed = changed[start : start + rows * dim].reshape(rows, dim).all(axis=1)
+        looked_up = LookupCache(4).of_table(part).indices
+        assert set(np.flatnonzero(rows_changed)) == set(looked_up)
+
+
+def kinds() -> list[EmbeddingTable]:
+    """A table of every kind that trains on a CPU."""
+    base = table("t", rows=100)
+    replace = msgspec.structs.replace
+    features = (Feature(name="p", pooling_factor=2.0), Feature(name="q", pooling_factor=0.5))
+    return [
+        base,
+        replace(base, name="mean", pooling="mean"),
+        replace(base, name="sequence", pooling="none"),
+        replace(base, name="weighted", is_weighted=True),
+        replace(base, name="shared", features=features),
+        replace(base, name="adagrad", optimizer="adagrad"),
+        replace(base, name="rowwise", optimizer="rowwise_adagrad"),
+        replace(base, name="idle", features=(Feature(name="p", pooling_factor=0.0),)),
+    ]
+
+
+@pytest.mark.parametrize("name", ["fbgemm", "embedding-bag"])
+def test_backends_measure_every_kind_of_table(name: str) -> None:
+    from neuroshard_fast.profile.backends import choose_compute_backend, compute_backend
+
+    backend = compute_backend(choose_compute_backend(name), 16, iterations=2)
+    assert backend.measure([]) == 0.0
+    for each in kinds():
+        assert 0 < backend.measure([each]) < 1000
+    assert backend.measure(kinds()) > 0
+
+
+def test_fbgemm_measures_half_precision_and_says_what_a_cpu_does_not_train() -> None:
+    import torch
+
+    from neuroshard_fast.profile.fbgemm import FbgemmCompute
+
+    backend = FbgemmCompute(batch_size=16, iterations=2)
+    half = msgspec.structs.replace(table("half"), data_type="fp16", output_dtype="fp16")
+    assert backend.measure([half, table("full")]) > 0
+    if not torch.cuda.is_available():
+        for field, value in (("data_type", "int8"), ("optimizer", "adam")):
+            other = msgspec.structs.replace(table("t"), **{field: value})
+            with pytest.raises(InputError, match=f"does not train {field} {value} on a CPU"):
+                backend.measure([other])
+
+
+def test_embedding_bag_says_what_it_does_not_have() -> None:
+    from neuroshard_fast.profile.embedding_bag import EmbeddingBagCompute
+
+    backend = EmbeddingBagCompute(batch_size=16)
+    half = msgspec.structs.replace(table("half"), data_type="fp16")
+    with pytest.raises(InputError, match="has no data_type fp16"):
+        backend.measure([half])
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    path = tmp_path / "pool.json"
+    POOL.save(path)
+    return path
+
+
+def compute_arguments(pool: Path, data: Path, samples: int) -> list[str]:
+    arguments = ["profile", "compute", str(pool), "-o", str(data), "--batch-size", "16"]
+    return [*arguments, "--samples", str(samples), "--memory", "2MiB", "--seed", "5"]
+
+
+def comm_arguments(data: Path, samples: int, *more: str) -> list[str]:
+    arguments = ["profile", "comm", "--devices", "2", "-o", str(data), "--batch-size", "16"]
+    return [*arguments, "--samples", str(samples), "--rounds", "1", *more]
+
+
+def kill_half_way(arguments: list[str], log: Path, lines: int) -> list[str]:
+    """Run the command until its log has so many lines, kill it, and return them."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "neuroshard_fast.cli.main", *arguments], stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not log.exists() or log.read_text().count("\n") < lines:
+        assert process.poll() is None, "the command ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return log.read_text().splitlines(keepends=True)
+
+
+def is_locked(log: Path) -> bool:
+    with log.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_compute_is_measured_killed_and_continued(pool: Path, tmp_path: Path) -> None:
+    data, samples = tmp_path / "data", BLOCK + 2
+    log = data / "compute/rounds.txt"
+    kept = kill_half_way(compute_arguments(pool, data, samples), log, 25)
+    kept = [line for line in kept if line.endswith("\n")]
+    assert main(compute_arguments(pool, data, samples)) == 0
+    assert log.read_text().startswith("".join(kept))
+    result = read_compute(data / "compute")
+    sampler = ComputeSampler(augment(POOL), 2 * 2**20, seed=5)
+    assert result.samples == [sampler.draw(k) for k in range(samples)]
+    assert (result.costs > 0).all()
+    assert result.noise_floor is not None
+    assert 0 <= result.noise_floor < 5
+    assert result.features.shape == (len(POOL) * 6, 20)
+    info = result.info
+    assert info is not None
+    assert (info.source, info.backend, info.batch_size) == ("measured", "fbgemm", 16)
+    assert info.rounds == 3
+    assert "torch" in info.versions
+    assert info.hardware
+
+
+def test_other_settings_exit_with_an_error(
+    pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    assert main(compute_arguments(pool, data, 1)) == 0
+    assert main([*compute_arguments(pool, data, 1), "--rounds", "1"]) == 2
+    assert "holds data with rounds 3, not 1" in capsys.readouterr().err
+
+
+def test_all_to_alls_are_measured_killed_and_continued(tmp_path: Path) -> None:
+    log = tmp_path / "comm_2/rounds.txt"
+    kept = kill_half_way(comm_arguments(tmp_path, 40), log, 3)
+    # The measuring processes end with the one that was killed.
+    deadline = time.monotonic() + 60
+    while is_locked(log):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    samples = len(log.read_text().splitlines()) + 3
+    assert main(comm_arguments(tmp_path, samples)) == 0
+    assert log.read_text().startswith("".join(line for line in kept if line.endswith("\n")))
+    data = read_communication(log.parent)
+    drawn = [draw_all_to_all(2, 0, k) for k in range(samples)]
+    assert data.dims.tolist() == [list(x.dims) for x in drawn]
+    assert data.starts.tolist() == [list(x.starts_ms) for x in drawn]
+    assert (data.backward > 0).all()
+    # The forward all-to-all of a device waits for the one that starts last.
+    waits = data.starts.max(axis=1, keepdims=True) - data.starts
+    assert (data.forward >= waits).all()
+    assert (data.forward <= waits + data.backward.max() + 500).all()
+    assert data.info is not None
+    assert (data.info.backend, data.info.world_size) == ("gloo", 2)
+
+
+def test_simulated_data_is_marked(pool: Path, tmp_path: Path) -> None:
+    simulated = ["--backend", "simulated", "--hardware", "h100"]
+    assert main([*compute_arguments(pool, tmp_path, 30), *simulated]) == 0
+    assert main([*comm_arguments(tmp_path, 30), *simulated]) == 0
+    compute, comm = read_compute(tmp_path / "compute"), read_communication(tmp_path / "comm_2")
+    assert len(compute.costs) == len(comm.dims) == 30
+    for data in (compute, comm):
+        assert data.info is not None
+        assert (data.info.source, data.info.backend) == ("simulated", "simulated")
+        assert "H100" in data.info.hardware
+
+
+def test_held_out_tables_have_a_folder_of_their_own(pool: Path, tmp_path: Path) -> None:
+    simulated = ["--backend", "simulated", "--hardware", "a100", "--held-out"]
+    assert main([*compute_arguments(pool, tmp_path, 3), *simulated]) == 0
+    assert len(read_compute(tmp_path / "compute_heldout").costs) == 3
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--backend", "simulated"], "--backend simulated and --hardware go together"),
+        (["--hardware", "a100"], "--backend simulated and --hardware go together"),
+        (["--backend", "simulated", "--hardware", "z80"], "z80"),
+        (["--samples", "0"], "samples must lie between 1"),
+        (["--batch-size", "-1"], "batch_size must lie between 1"),
+        (["--seed", "-1"], "--seed must lie between 0"),
+        (["--rounds", "0"], "--rounds must lie between 1"),
+        (["--memory", "much"], "memory size 'much'"),
+        (["--memory", "1B"], "none fits a sample of 1 bytes"),
+        (["--memory", "4096TiB"], "more memory than is available"),
+        (["-o", os.devnull + "/data"], "cannot be made"),
+    ],
+)
+def test_unusable_arguments(
+    pool: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    extra: list[str],
+    message: str,
+) -> None:
+    assert main([*compute_arguments(pool, tmp_path / "data", 2), *extra]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "data/compute/data.txt").exists()
+
+
+def test_one_device_has_nobody_to_exchange_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*comm_arguments(tmp_path, 2), "--devices", "1"]) == 2
+    assert "devices must lie between 2" in capsys.readouterr().err
