@@ -171,6 +171,8 @@ def test_a_finished_log_can_be_extended(tmp_path: Path) -> None:
     more = run_log(tmp_path, 75)
     assert sorted(more) == sorted(list(range(70, 75)) * 3)
     assert len((tmp_path / "data.txt").read_text().splitlines()) == 75
+    assert run_log(tmp_path, 10) == []
+    assert len((tmp_path / "data.txt").read_text().splitlines()) == 75
 
 
 def test_the_cost_is_the_median_of_the_rounds(tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ def test_noise_floor_compares_each_measurement_with_the_others(
 
 
 @pytest.mark.parametrize(
-    "line", ["0", "0 nonsense", "4000 1.0", "-1 1.0", "0 1.0 2.0", "0 1.0,2.0", "0 nan", "x 1.0"]
+    "line", ["0", "0 nonsense", "4000 1.0", "-1 1.0", "0 1.0 2.0", "0 1,2", "0 nan", "0 0", "x 1"]
 )
 def test_malformed_repeats_are_named(tmp_path: Path, golden: Path, line: str) -> None:
     folder = shutil.copytree(golden / "cost_data/compute", tmp_path / "compute")
@@ -348,7 +350,8 @@ def pool(tmp_path: Path) -> Path:
 
 def compute_arguments(pool: Path, data: Path, samples: int) -> list[str]:
     arguments = ["profile", "compute", str(pool), "-o", str(data), "--batch-size", "16"]
-    return [*arguments, "--samples", str(samples), "--memory", "2MiB", "--seed", "5"]
+    arguments += ["--memory", "2MiB", "--seed", "5", "--rounds", "1"]
+    return [*arguments, "--samples", str(samples)]
 
 
 def comm_arguments(data: Path, samples: int, *more: str) -> list[str]:
@@ -397,7 +400,7 @@ def test_compute_is_measured_killed_and_continued(pool: Path, tmp_path: Path) ->
     info = result.info
     assert info is not None
     assert (info.source, info.backend, info.batch_size) == ("measured", "fbgemm", 16)
-    assert info.rounds == 3
+    assert info.rounds == 1
     assert "torch" in info.versions
     assert info.hardware
 
@@ -407,8 +410,8 @@ def test_other_settings_exit_with_an_error(
 ) -> None:
     data = tmp_path / "data"
     assert main(compute_arguments(pool, data, 1)) == 0
-    assert main([*compute_arguments(pool, data, 1), "--rounds", "1"]) == 2
-    assert "holds data with rounds 3, not 1" in capsys.readouterr().err
+    assert main([*compute_arguments(pool, data, 1), "--rounds", "2"]) == 2
+    assert "holds data with rounds 1, not 2" in capsys.readouterr().err
 
 
 def test_all_to_alls_are_measured_killed_and_continued(tmp_path: Path) -> None:

@@ -112,8 +112,7 @@ def read_compute(folder: str | os.PathLike[str]) -> ComputeData:
     tables = published.read_table_configs(path / "table_configs.json")
     samples, costs = published.read_compute_samples(path / "data.txt", len(tables))
     features = compute_features(tables.table_set(), batch_size=1)  # all bring their histograms
-    repeats = _read_repeats(path / "repeats.txt", len(samples), 1)
-    floors = _noise_floors(costs[:, None, None], repeats)
+    floors = _noise_floors(path / "repeats.txt", costs[:, None, None])
     return ComputeData(features, samples, costs, _read_info(path), floors[0])
 
 
@@ -121,8 +120,7 @@ def read_communication(folder: str | os.PathLike[str]) -> CommunicationData:
     """Read ``DATA/comm_D`` or any folder with ``data.txt`` of all-to-alls; InputError as above."""
     path = Path(folder)
     dims, starts, forward, backward = published.read_communication_samples(path / "data.txt")
-    repeats = _read_repeats(path / "repeats.txt", len(dims), 2)
-    floors = _noise_floors(np.stack([forward, backward], axis=1), repeats)
+    floors = _noise_floors(path / "repeats.txt", np.stack([forward, backward], axis=1))
     return CommunicationData(dims, starts, forward, backward, _read_info(path), *floors)
 
 
@@ -144,45 +142,31 @@ def _read_info(path: Path) -> CostDataInfo | None:
     return config.load(path / "info.json", CostDataInfo) if (path / "info.json").exists() else None
 
 
-def _read_repeats(path: Path, samples: int, fields: int) -> list[tuple[int, list[list[float]]]]:
-    """Sample number and measured fields of every line; none where there is no such file."""
-    if not path.exists():
-        return []
-    repeats = []
-    for number, line in enumerate(config.read_bytes(path).decode(errors="replace").split("\n"), 1):
-        if not line.strip():
-            continue
-        words = line.split()
-        try:
-            sample = int(words[0])
-            values = [[float(x) for x in word.split(",")] for word in words[1:]]
-        except ValueError:
-            raise InputError(f"{path}: line {number}: {line[:80]!r} is not a repeat") from None
-        if not 0 <= sample < samples or len(values) != fields:
-            raise InputError(f"{path}: line {number}: {line[:80]!r} is not a repeat of a sample")
-        repeats.append((sample, values))
-    return repeats
+def _noise_floors(path: Path, first: Floats) -> tuple[float | None, ...]:
+    """Mean relative difference of a measurement to the mean of the others, for each field.
 
-
-def _noise_floors(
-    first: Floats, repeats: list[tuple[int, list[list[float]]]]
-) -> tuple[float | None, ...]:
-    """Mean relative difference to the mean of the other measurements, for each field.
-
+    path: of ``repeats.txt``; None for each field where there is no such file or nothing in it.
     first: first measurement of every sample, [samples, fields, devices].
     """
-    again: dict[int, list[list[list[float]]]] = {}
-    for sample, values in repeats:
-        again.setdefault(sample, []).append(values)
-    fields = first.shape[1]
-    differences: list[list[float]] = [[] for _ in range(fields)]
-    for sample, measured in again.items():
+    measured: dict[int, list[Floats]] = {}
+    text = config.read_bytes(path).decode(errors="replace") if path.exists() else ""
+    for number, line in enumerate(text.splitlines(), 1):
         try:
-            all_of_it = np.array([first[sample].tolist(), *measured], float)
-        except ValueError:
-            raise InputError(f"repeats.txt: sample {sample}: not one value a device") from None
-        others = (all_of_it.sum(axis=0) - all_of_it) / (len(all_of_it) - 1)
-        relative = np.abs(all_of_it - others) / others
-        for field in range(fields):
-            differences[field].extend(relative[:, field].ravel())
-    return tuple(float(np.mean(values)) if values else None for values in differences)
+            sample, *fields = line.split()
+            repeat = np.array([[float(x) for x in field.split(",")] for field in fields])
+            before = first[int(sample)]
+        except (ValueError, IndexError):
+            raise InputError(f"{path}: line {number}: {line[:80]!r} is not a repeat") from None
+        if int(sample) < 0 or repeat.shape != before.shape:
+            raise InputError(f"{path}: line {number}: {line[:80]!r} is not a repeat of a sample")
+        if not (np.isfinite(repeat).all() and (repeat > 0).all() and (before > 0).all()):
+            raise InputError(f"{path}: line {number}: costs must be finite and above 0")
+        measured.setdefault(int(sample), [before]).append(repeat)
+    differences = []
+    for same in map(np.array, measured.values()):
+        others = (same.sum(axis=0) - same) / (len(same) - 1)
+        relative = np.abs(same - others) / others
+        differences.append(relative.transpose(1, 0, 2).reshape(first.shape[1], -1))
+    if not differences:
+        return (None,) * first.shape[1]
+    return tuple(np.concatenate(differences, axis=1).mean(axis=1).tolist())

@@ -146,8 +146,10 @@ def fill(
                     log.add(sample, measure(sample))
                     progress.update()
             if missing or block is blocks[-1]:
-                write_data(log.complete()[:samples])
-                log.write_repeats()
+                complete = log.complete()
+                if len(complete) <= samples:  # or there is more than was asked for already
+                    write_data(complete)
+                    log.write_repeats()
 
 
 def start_folder(folder: Path, info: CostDataInfo, files: dict[str, bytes]) -> None:

@@ -1,0 +1,144 @@
+"""Evaluation: what plans really cost, measured with one process a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from neuroshard_fast.cli.main import main
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.plan import CostModelsUsed, DeviceLoad, Shard, ShardingPlan
+from neuroshard_fast.profile.evaluation import Evaluation, evaluate_plans, evaluate_problems
+from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
+
+pytest.importorskip("torch")
+pytest.importorskip("fbgemm_gpu")
+
+DIM = 64
+NAMES = "abcdefgh"
+TABLES = TableSet.of(
+    [
+        EmbeddingTable(
+            name=name,
+            num_embeddings=20_000,
+            embedding_dim=DIM,
+            features=(Feature(name=name, pooling_factor=20.0),),
+        )
+        for name in NAMES
+    ]
+)
+
+
+def plan_of(*shards: tuple[str, int, int, int], devices: int = 2, batch: int = 256) -> ShardingPlan:
+    """A plan of (table, column offset, width, device)."""
+    load = DeviceLoad(
+        device=0,
+        num_shards=0,
+        memory_bytes=0,
+        compute_ms=1.0,
+        forward_comm_ms=1.0,
+        backward_comm_ms=1.0,
+        total_ms=3.0,
+    )
+    return ShardingPlan(
+        algorithm="by hand",
+        cost_models=CostModelsUsed(
+            name="none", source="measured", batch_size=batch, hardware="none"
+        ),
+        world_size=devices,
+        memory_cap_bytes=2**30,
+        batch_size=batch,
+        cost_ms=3.0,
+        devices=(load,) * devices,
+        shards=tuple(
+            Shard(table=table, column_offset=offset, width=width, device=device, memory_bytes=1)
+            for table, offset, width, device in shards
+        ),
+        column_splits=(),
+        placement=((),) * devices,
+        planning_ms=0.0,
+    )
+
+
+ALL_ON_ONE = plan_of(*((name, 0, DIM, 1) for name in NAMES))
+BALANCED = plan_of(*((name, 0, DIM, k % 2) for k, name in enumerate(NAMES)))
+SPLIT = plan_of(
+    *(("a", 0, 32, 0), ("a", 32, 32, 1), ("b", 0, 32, 0), ("b", 32, 32, 1)),
+    *((name, 0, DIM, k % 2) for k, name in enumerate("cdefgh")),
+)
+
+
+def test_balanced_plans_are_measured_cheaper_than_one_busy_device() -> None:
+    smaller = TableSet.of(TABLES.tables[:2])
+    small_plan = plan_of(("a", 0, DIM, 0), ("b", 0, DIM, 0))
+    evaluation = evaluate_problems(
+        [(TABLES, [ALL_ON_ONE, BALANCED, SPLIT]), (smaller, [small_plan])], rounds=5, iterations=5
+    )
+    assert (evaluation.world_size, evaluation.batch_size, evaluation.backend) == (2, 256, "fbgemm")
+    (one, balanced, split), (small,) = evaluation.problems
+    # Half the lookups, or half the columns. The cheapest round, as tests share their processor.
+    assert balanced.lowest_ms < 0.8 * one.lowest_ms
+    assert split.lowest_ms < 0.8 * one.lowest_ms
+    assert one.devices[0].compute_ms == 0.0  # it holds nothing
+    # The idle device starts the forward all-to-all at once, and waits for the busy one.
+    assert one.devices[0].forward_comm_ms > 0.5 * one.devices[1].compute_ms
+    assert small.devices[0].compute_ms < one.devices[1].compute_ms
+    for plan in (one, balanced, split, small):
+        assert [load.device for load in plan.devices] == [0, 1]
+        assert 0 < plan.lowest_ms <= plan.cost_ms <= plan.highest_ms
+        assert plan.cost_ms >= plan.compute_cost_ms
+        assert all(load.backward_comm_ms > 0 for load in plan.devices)
+
+
+def test_the_command_prints_a_table_and_writes_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables, first, second, out = (tmp_path / name for name in ("t.json", "1.json", "2.yaml", "o"))
+    TABLES.save(tables)
+    BALANCED.save(first)
+    SPLIT.save(second)
+    arguments = ["evaluate", str(tables), "--plans", str(first), str(second), "--json", str(out)]
+    assert main([*arguments, "--rounds", "1", "--iterations", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 devices, batch size 256, medians of 1 rounds of 2 iterations" in printed
+    evaluation = msgspec.json.decode(out.read_bytes(), type=Evaluation)
+    for path, measured in zip((first, second), evaluation.problems[0], strict=True):
+        line = next(line for line in printed.splitlines() if line.startswith(str(path)))
+        assert f"{measured.cost_ms:.3f}" in line
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (plan_of(("z", 0, DIM, 0)), r"shards\[0\]: no table is called 'z'"),
+        (plan_of(("a", 0, DIM, 0)), "table 'b': shards have 0 columns of 64"),
+        (plan_of(("a", 0, 32, 0), ("a", 28, 36, 1)), "table 'a': shards do not meet at column 32"),
+        (plan_of(("a", 0, 30, 0), ("a", 30, 34, 1)), r"shards\[0\]: width: .*multiple of 4"),
+        (plan_of(("a", 0, 32, 0)), "table 'a': shards have 32 columns of 64"),
+        (plan_of(("a", 0, 128, 0)), "table 'a': shards have 128 columns of 64"),
+    ],
+)
+def test_plans_of_other_tables_are_refused(plan: ShardingPlan, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluate_plans(TABLES, [plan])
+
+
+def test_plans_that_cannot_be_compared_are_refused() -> None:
+    for other, field in (
+        (plan_of(*((x, 0, DIM, 0) for x in NAMES), devices=3), "world_size"),
+        (plan_of(*((x, 0, DIM, 0) for x in NAMES), batch=512), "batch_size"),
+    ):
+        with pytest.raises(InputError, match=f"all must have the same {field}"):
+            evaluate_plans(TABLES, [BALANCED, other])
+    with pytest.raises(InputError, match="there is no plan"):
+        evaluate_plans(TABLES, [])
+    with pytest.raises(InputError, match="rounds must lie between"):
+        evaluate_plans(TABLES, [BALANCED], rounds=0)
+
+
+def test_tables_larger_than_this_machine_are_refused() -> None:
+    huge = TableSet.of([msgspec.structs.replace(TABLES[0], num_embeddings=2**38)])
+    with pytest.raises(InputError, match="more memory than is available here"):
+        evaluate_plans(huge, [plan_of(("a", 0, DIM, 0))])
