@@ -72,7 +72,7 @@ def golden_data(golden: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(golden_data: Path) -> CostModels:
-    return pretrain(golden_data, "golden", PretrainOptions(epochs=80), progress=False)
+    return pretrain(golden_data, "golden", PretrainOptions(epochs=150), progress=False)
 
 
 @pytest.fixture

@@ -40,7 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weight-decay",
         type=float,
         default=defaults.weight_decay,
-        help="of the compute network; more helps with unseen tables",
+        help="of the compute network",
+    )
+    parser.add_argument(
+        "--feature-jitter",
+        type=float,
+        default=defaults.feature_jitter,
+        help="relative spread by which rows and reuse histograms vary in training; with the weight "
+        "decay it keeps the network from learning the tables by heart",
     )
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--threads", type=int, default=defaults.threads, help="torch threads")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from neuroshard_fast.cost_models import F32
+from neuroshard_fast.features import PUBLISHED_FEATURES
 from neuroshard_fast.pretrain.options import PretrainOptions
 
 Floats = npt.NDArray[np.float64]
@@ -59,8 +60,12 @@ class _Sets:
 class ComputeRegression:
     """Cost of a set of tables: a network for each table, their sum, a network for the sum.
 
-    features: of the tables, [tables, F]. samples: indices into them. costs: ms, [samples].
+    features: of the tables, [tables, 20]. samples: indices into them. costs: ms, [samples].
     training: the samples that costs are standardised over.
+
+    Samples repeat the tables of a pool many times over, and a network could learn these by heart. It
+    is kept from recognising them by rows and reuse histograms that vary: what costs hardly depend on
+    when it changes a little, unlike the dimension and the pooling factor.
     """
 
     def __init__(
@@ -79,19 +84,30 @@ class ComputeRegression:
             }
         )
         self._cost_mean, self._cost_std = _cost_statistics(costs[training])
+        varies = np.array([name not in ("dim", "pooling_factor") for name in PUBLISHED_FEATURES])
+        self._zero = torch.from_numpy(self.mean / self.std)
+        # No more than the spread of the feature itself, lest the nearly constant drown in it.
+        self._jitter = torch.from_numpy(varies) * self._zero.abs().reciprocal().clamp(
+            max=options.feature_jitter
+        )
         self._tables = self._standardise(features)
         self._sets = _Sets(samples)
         self._costs = torch.from_numpy(costs.astype(np.float32))[:, None]
 
     def batch(self, samples: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        return self._predict(self._tables, self._sets, samples), self._costs[samples]
+        tables, owners = self._sets.select(samples)
+        inputs = self._tables[tables]
+        if generator is not None:
+            # What varies is the plain feature, which is the standardised one plus its zero, times std.
+            factors = torch.exp(self._jitter * torch.randn(inputs.shape, generator=generator))
+            inputs = (inputs + self._zero) * factors - self._zero
+        return self._predict(inputs, owners, len(samples)), self._costs[samples]
 
     def predict(self, features: F32, samples: Sequence[Sequence[int]]) -> Floats:
         """Costs in ms, [samples], of sets of any tables."""
         with torch.no_grad():
-            costs = self._predict(
-                self._standardise(features), _Sets(samples), torch.arange(len(samples))
-            )
+            tables, owners = _Sets(samples).select(torch.arange(len(samples)))
+            costs = self._predict(self._standardise(features)[tables], owners, len(samples))
         return costs[:, 0].numpy().astype(np.float64)
 
     def export(self) -> dict[str, F32]:
@@ -106,10 +122,10 @@ class ComputeRegression:
     def _standardise(self, features: F32) -> Tensor:
         return torch.from_numpy((features - self.mean) / self.std)
 
-    def _predict(self, tables: Tensor, sets: _Sets, samples: Tensor) -> Tensor:
-        members, owners = sets.select(samples)
-        encoded = self.network["table"](tables[members])
-        sums = encoded.new_zeros(len(samples), encoded.shape[1]).index_add(0, owners, encoded)
+    def _predict(self, tables: Tensor, owners: Tensor, samples: int) -> Tensor:
+        """Costs of ``samples`` sets of tables; ``owners``: the set that each of ``tables`` is in."""
+        encoded = self.network["table"](tables)
+        sums = encoded.new_zeros(samples, encoded.shape[1]).index_add(0, owners, encoded)
         standardised: Tensor = self.network["set"](sums)
         return standardised * self._cost_std + self._cost_mean
 

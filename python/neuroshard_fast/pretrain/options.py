@@ -20,7 +20,9 @@ class PretrainOptions:
     patience: stop once the validation error has not improved for so many epochs.
     batch_size: samples a step of the optimizer.
     learning_rate: of Adam, at its peak.
-    weight_decay: of the compute network (decoupled, as in AdamW); helps with unseen tables.
+    weight_decay: of the compute network (decoupled, as in AdamW).
+    feature_jitter: relative spread by which the rows and the reuse histogram of every table vary from
+        one sample of a training step to the next.
     seed: of the split, the initial weights and the order of the batches.
     threads: of torch.
     table_sizes: outputs of the table network's layers.
@@ -36,7 +38,8 @@ class PretrainOptions:
     patience: int = 100
     batch_size: int = 128
     learning_rate: float = 3e-3
-    weight_decay: float = 1.0
+    weight_decay: float = 0.3
+    feature_jitter: float = 0.4
     seed: int = 0
     threads: int = 1
     table_sizes: tuple[int, ...] = (128, 32)
@@ -50,6 +53,7 @@ class PretrainOptions:
         whole_number(self.batch_size, "batch_size", low=1, high=1_000_000)
         finite_number(self.learning_rate, "learning_rate", low=1e-9, high=10.0)
         finite_number(self.weight_decay, "weight_decay", low=0.0, high=100.0)
+        finite_number(self.feature_jitter, "feature_jitter", low=0.0, high=10.0)
         whole_number(self.seed, "seed", low=0, high=2**31 - 1)
         whole_number(self.threads, "threads", low=1, high=1024)
         whole_number(self.devices_per_node, "devices_per_node", low=1, high=MAX_DEVICES)
