@@ -19,7 +19,7 @@ from neuroshard_fast.cli.main import main
 from neuroshard_fast.cost_data import CostDataInfo, read_communication, read_compute
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.memory import shard_memory
-from neuroshard_fast.profile.log import BLOCK, Measured, MeasurementLog, fill
+from neuroshard_fast.profile.log import WRITE_EVERY, Measured, MeasurementLog, fill
 from neuroshard_fast.profile.lookups import LookupCache, join
 from neuroshard_fast.profile.sampling import (
     AUGMENTED_DIMS,
@@ -134,7 +134,7 @@ def run_log(folder: Path, samples: int, *, stop_after: int | None = None) -> lis
         if len(measured) == stop_after:
             raise KeyboardInterrupt
         measured.append(sample)
-        return [[sample + 1.0 + 0.1 * (len(log.rounds.get(sample, ())) % 3)]]
+        return [[sample + 1.0 + 0.1 * len(log.rounds.get(sample, ()))]]
 
     def write(data: list[Measured]) -> None:
         written[:] = data
@@ -148,10 +148,11 @@ def run_log(folder: Path, samples: int, *, stop_after: int | None = None) -> lis
 
 
 def test_an_interrupted_log_goes_on_and_loses_nothing(tmp_path: Path) -> None:
-    samples = 2 * BLOCK + 5
+    samples = 85
     whole = run_log(tmp_path / "whole", samples)
-    assert [whole.count(k) for k in (0, 1, 20, BLOCK, samples - 1)] == [9, 3, 9, 3, 3]
-    for stops in ([1, 100, 3], [3 * BLOCK, 10], [len(whole) - 1]):
+    one_round = [*range(samples), 0, 20, 40, 60, 80]
+    assert whole == one_round * 3
+    for stops in ([1, 100, 3], [WRITE_EVERY, 10], [len(whole) - 1]):
         folder = tmp_path / str(stops)
         measured: list[int] = []
         for stop in stops:
@@ -168,16 +169,24 @@ def test_an_interrupted_log_goes_on_and_loses_nothing(tmp_path: Path) -> None:
 def test_a_finished_log_can_be_extended(tmp_path: Path) -> None:
     run_log(tmp_path, 70)
     assert run_log(tmp_path, 70) == []
-    more = run_log(tmp_path, 75)
-    assert sorted(more) == sorted(list(range(70, 75)) * 3)
-    assert len((tmp_path / "data.txt").read_text().splitlines()) == 75
+    assert run_log(tmp_path, 82) == [*range(70, 82), 80] * 3
+    assert len((tmp_path / "data.txt").read_text().splitlines()) == 82
     assert run_log(tmp_path, 10) == []
-    assert len((tmp_path / "data.txt").read_text().splitlines()) == 75
+    assert len((tmp_path / "data.txt").read_text().splitlines()) == 82
 
 
-def test_the_cost_is_the_median_of_the_rounds(tmp_path: Path) -> None:
-    run_log(tmp_path, 4)
-    assert (tmp_path / "data.txt").read_text() == "1.100000\n2.100000\n3.100000\n4.100000\n"
+def test_costs_are_medians_of_the_rounds_so_far(tmp_path: Path) -> None:
+    log = MeasurementLog(tmp_path, INFO, {})
+    for cost in (4.0, 1.0, 2.5):
+        log.add(1, [[cost]])
+    assert log.costs() == []  # there is no sample 0
+    for cost in (10.0, 30.0, 14.0, 32.0, 11.0, 31.0):  # a sample that is measured twice in a round
+        log.add(0, [[cost]])
+    log.add(2, [[7.0]])
+    assert log.costs() == [[[11.0]], [[2.5]], [[7.0]]]
+    log.write_repeats()
+    assert (tmp_path / "repeats.txt").read_text() == "0 31.000000\n"
+    log.close()
 
 
 @pytest.mark.parametrize(
@@ -384,7 +393,7 @@ def is_locked(log: Path) -> bool:
 
 
 def test_compute_is_measured_killed_and_continued(pool: Path, tmp_path: Path) -> None:
-    data, samples = tmp_path / "data", BLOCK + 2
+    data, samples = tmp_path / "data", 42
     log = data / "compute/rounds.txt"
     kept = kill_half_way(compute_arguments(pool, data, samples), log, 25)
     kept = [line for line in kept if line.endswith("\n")]

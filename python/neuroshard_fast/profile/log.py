@@ -1,9 +1,8 @@
 """The record of a measurement, from which it continues when it was interrupted.
 
 ``rounds.txt`` takes a line for every round of a sample as soon as it is measured (``sample
-fields…``); ``data.txt`` and ``repeats.txt`` are made from it. A round is short, and what else a
-machine does comes and goes in seconds, so that the rounds of a sample are taken some time apart,
-block by block.
+fields…``); ``data.txt`` and ``repeats.txt`` are made from it. What else a machine does comes and goes
+in minutes, so that a round is taken of all samples before the next one begins.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from neuroshard_fast import config
@@ -24,10 +23,10 @@ Measured = list[list[float]]
 
 ROUNDS = 3
 """Rounds of a measurement, unless said otherwise."""
-BLOCK = 60
-"""Samples between two rounds of the same sample."""
 REPEAT_EVERY = 20
-"""Every so many samples one is measured again, twice, later in the run, for the noise floor."""
+"""Every so many samples one is measured a second time, later in each round, for the noise floor."""
+WRITE_EVERY = 200
+"""Rounds of samples between two writings of the data."""
 
 
 class MeasurementLog:
@@ -89,35 +88,28 @@ class MeasurementLog:
         """Let others write to the folder."""
         self._file.close()
 
-    def blocks(self, samples: int) -> Iterator[list[tuple[int, int]]]:
-        """(sample, rounds that it should have then) in turn, for each block up to ``samples``."""
-        for block in range(-(-samples // BLOCK)):
-            end = min((block + 1) * BLOCK, samples)
-            wanted = [(sample, 0) for sample in range(block * BLOCK, end)]
-            if block:
-                # Each block is repeated twice, at distances that grow with the run.
-                earlier, again = divmod(block - 1, 2)
-                repeats = range(earlier * BLOCK, (earlier + 1) * BLOCK, REPEAT_EVERY)
-                wanted += [(sample, (1 + again) * self._wanted) for sample in repeats]
-            yield [
-                (k, before + round_)
-                for round_ in range(1, self._wanted + 1)
-                for k, before in wanted
-            ]
+    def schedule(self, samples: int) -> list[tuple[int, int]]:
+        """(sample, rounds of it that there should be then) in turn, until all are there."""
+        order = []
+        for done in range(self._wanted):
+            for sample in range(samples):
+                order.append((sample, done * (2 if _is_repeated(sample) else 1) + 1))
+            order += [(sample, 2 * (done + 1)) for sample in range(0, samples, REPEAT_EVERY)]
+        return order
 
-    def complete(self) -> list[Measured]:
-        """Samples of which all rounds are there, up to the first that lacks one."""
-        samples: list[Measured] = []
-        while len(self.rounds.get(len(samples), ())) >= self._wanted:
-            samples.append(_median(self.rounds[len(samples)][: self._wanted]))
-        return samples
+    def costs(self) -> list[Measured]:
+        """Medians over the rounds so far, of all samples up to the first without any."""
+        costs: list[Measured] = []
+        while rounds := self.rounds.get(len(costs)):
+            costs.append(_median(rounds[::2] if _is_repeated(len(costs)) else rounds))
+        return costs
 
     def write_repeats(self) -> None:
-        """Write ``repeats.txt``: later measurements of samples that have all their rounds."""
+        """Write ``repeats.txt``: second measurements, medians over the rounds so far."""
         lines = [
-            _line(sample, _median(rounds[begin : begin + self._wanted]))
+            _line(sample, _median(rounds[1::2]))
             for sample, rounds in sorted(self.rounds.items())
-            for begin in range(self._wanted, len(rounds) - self._wanted + 1, self._wanted)
+            if _is_repeated(sample) and len(rounds) > 1
         ]
         config.write_atomically(self.folder / "repeats.txt", b"".join(lines))
 
@@ -129,27 +121,29 @@ def fill(
     write_data: Callable[[list[Measured]], None],
     what: str,
 ) -> None:
-    """Take the rounds that ``log`` lacks; write ``data.txt`` and ``repeats.txt`` block by block.
+    """Take the rounds that ``log`` lacks, and keep ``data.txt`` and ``repeats.txt`` up to date.
 
     measure: takes a round of a sample.
     write_data: writes ``data.txt`` of the first samples.
     what: is measured, for the progress bar.
     """
-    blocks = list(log.blocks(samples))
-    done = sum(len(rounds) for rounds in log.rounds.values())
-    with progress_bar(done, sum(map(len, blocks)), f"{what}, round by round") as progress:
-        for block in blocks:
-            missing = False
-            for sample, rounds in block:
-                if len(log.rounds.get(sample, ())) < rounds:
-                    missing = True
-                    log.add(sample, measure(sample))
-                    progress.update()
-            if missing or block is blocks[-1]:
-                complete = log.complete()
-                if len(complete) <= samples:  # or there is more than was asked for already
-                    write_data(complete)
-                    log.write_repeats()
+    schedule = log.schedule(samples)
+    missing = [(k, count) for k, count in schedule if len(log.rounds.get(k, ())) < count]
+
+    def write() -> None:
+        costs = log.costs()
+        if len(costs) <= samples:  # or there is more than was asked for already
+            write_data(costs)
+            log.write_repeats()
+
+    done = len(schedule) - len(missing)
+    with progress_bar(done, len(schedule), f"{what}, round by round") as progress:
+        for number, (sample, _) in enumerate(missing, 1):
+            log.add(sample, measure(sample))
+            progress.update()
+            if number % WRITE_EVERY == 0:
+                write()
+    write()
 
 
 def start_folder(folder: Path, info: CostDataInfo, files: dict[str, bytes]) -> None:
@@ -179,6 +173,10 @@ def start_folder(folder: Path, info: CostDataInfo, files: dict[str, bytes]) -> N
                 f"{folder / name}: differs from the tables given; "
                 "continue with the same tables or give a new folder"
             )
+
+
+def _is_repeated(sample: int) -> bool:
+    return sample % REPEAT_EVERY == 0
 
 
 def _median(rounds: list[Measured]) -> Measured:
