@@ -323,28 +323,45 @@ def test_backends_measure_every_kind_of_table(name: str) -> None:
     assert backend.measure(kinds()) > 0
 
 
-def test_fbgemm_measures_half_precision_and_says_what_a_cpu_does_not_train() -> None:
-    import torch
-
+def test_fbgemm_measures_half_precision() -> None:
     from neuroshard_fast.profile.fbgemm import FbgemmCompute
 
-    backend = FbgemmCompute(batch_size=16, iterations=2)
     half = msgspec.structs.replace(table("half"), data_type="fp16", output_dtype="fp16")
-    assert backend.measure([half, table("full")]) > 0
-    if not torch.cuda.is_available():
-        for field, value in (("data_type", "int8"), ("optimizer", "adam")):
-            other = msgspec.structs.replace(table("t"), **{field: value})
-            with pytest.raises(InputError, match=f"does not train {field} {value} on a CPU"):
-                backend.measure([other])
+    assert FbgemmCompute(batch_size=16, iterations=2).measure([half, table("full")]) > 0
 
 
-def test_embedding_bag_says_what_it_does_not_have() -> None:
-    from neuroshard_fast.profile.embedding_bag import EmbeddingBagCompute
+@pytest.mark.parametrize(
+    ("backend", "changes", "message"),
+    [
+        ("fbgemm", {"data_type": "int8"}, "fbgemm does not train data_type int8"),
+        ("fbgemm", {"optimizer": "adam"}, "fbgemm does not train optimizer adam"),
+        ("fbgemm", {"output_dtype": "bf16"}, "fbgemm does not train output_dtype bf16"),
+        ("embedding-bag", {"data_type": "fp16"}, "embedding-bag does not train data_type fp16"),
+        (
+            "embedding-bag",
+            {"is_weighted": True, "pooling": "mean"},
+            "embedding-bag has no weighted mean",
+        ),
+    ],
+)
+def test_tables_that_a_cpu_does_not_train_are_refused_before_measuring(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    changes: dict[str, object],
+    message: str,
+) -> None:
+    import torch
 
-    backend = EmbeddingBagCompute(batch_size=16)
-    half = msgspec.structs.replace(table("half"), data_type="fp16")
-    with pytest.raises(InputError, match="has no data_type fp16"):
-        backend.measure([half])
+    from neuroshard_fast.profile.compute import profile_compute
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    pool = TableSet.of([table("a"), msgspec.structs.replace(table("t"), **changes)])
+    with pytest.raises(InputError, match=f"table 't': {message}"):
+        profile_compute(
+            pool, tmp_path, samples=1, batch_size=16, memory_bytes=2**20, backend=backend
+        )
+    assert not list(tmp_path.iterdir())
 
 
 # --- the command ---

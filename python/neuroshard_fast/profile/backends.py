@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import Literal, Protocol
 
 from neuroshard_fast.checks import one_of
-from neuroshard_fast.errors import MissingDependencyError
+from neuroshard_fast.errors import InputError, MissingDependencyError
 from neuroshard_fast.tables import EmbeddingTable
 
 MeasuringBackendName = Literal["fbgemm", "embedding-bag"]
@@ -55,6 +55,33 @@ def check_torch() -> None:
         raise MissingDependencyError(
             "measuring needs torch: pip install 'neuroshard-fast[profile]'"
         )
+
+
+def check_tables(name: MeasuringBackendName, tables: Iterable[EmbeddingTable]) -> None:
+    """InputError for the first of ``tables`` that the backend cannot train here."""
+    import torch
+
+    unusable: dict[str, tuple[str, ...]]
+    if name == "embedding-bag":
+        unusable = {
+            "data_type": ("fp16", "int8"),
+            "output_dtype": ("fp16", "bf16"),
+        }
+    elif torch.cuda.is_available():
+        return
+    else:
+        unusable = {"data_type": ("int8",), "output_dtype": ("bf16",), "optimizer": ("adam",)}
+    for table in tables:
+        for field, values in unusable.items():
+            if getattr(table, field) in values:
+                raise InputError(
+                    f"table {table.name!r}: {name} does not train {field} {getattr(table, field)} "
+                    "on this machine; measure on a GPU with FBGEMM, or change the table"
+                )
+        if name == "embedding-bag" and table.is_weighted and table.pooling == "mean":
+            raise InputError(
+                f"table {table.name!r}: embedding-bag has no weighted mean; measure with FBGEMM"
+            )
 
 
 def compute_backend(

@@ -11,7 +11,7 @@ from neuroshard_fast import published
 from neuroshard_fast.checks import whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_MEMORY_BYTES
 from neuroshard_fast.cost_data import table_configs
-from neuroshard_fast.profile.backends import choose_compute_backend, compute_backend
+from neuroshard_fast.profile.backends import check_tables, choose_compute_backend, compute_backend
 from neuroshard_fast.profile.environment import check_host_memory, measured_info, simulated_info
 from neuroshard_fast.profile.log import ROUNDS, MeasurementLog, fill, start_folder
 from neuroshard_fast.profile.sampling import ComputeSampler, augment
@@ -75,6 +75,7 @@ def profile_compute(
         write_data(costs.tolist())
         return
     name = choose_compute_backend(backend)
+    check_tables(name, pool)
     check_host_memory(memory_bytes)
     info = measured_info(name, rounds, **common)
     with contextlib.closing(MeasurementLog(path, info, files)) as log:

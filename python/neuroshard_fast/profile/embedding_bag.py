@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.backends import TIMED_ITERATIONS
 from neuroshard_fast.profile.lookups import LookupCache
 from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory
@@ -42,17 +41,6 @@ class EmbeddingBagCompute:
         return self._timer.median(step)
 
     def _table(self, table: EmbeddingTable) -> Callable[[], None]:
-        for field in ("data_type", "output_dtype"):
-            if getattr(table, field) != "fp32":
-                raise InputError(
-                    f"table {table.name!r}: the backend embedding-bag has no {field} "
-                    f"{getattr(table, field)}: profile with FBGEMM"
-                )
-        if table.is_weighted and table.pooling == "mean":
-            raise InputError(
-                f"table {table.name!r}: the backend embedding-bag has no weighted mean: "
-                "profile with FBGEMM"
-            )
         lookups = self._lookups.of_table(table)
         index = torch.from_numpy(lookups.indices).to(self.device)
         starts = torch.from_numpy(lookups.ends).to(self.device).roll(1)

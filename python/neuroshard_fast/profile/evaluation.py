@@ -24,6 +24,7 @@ from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.profile.backends import (
     TIMED_ITERATIONS,
     MeasuringBackendName,
+    check_tables,
     choose_compute_backend,
     compute_backend,
 )
@@ -124,6 +125,8 @@ def evaluate_problems(
     world_size = all_plans[0].world_size
     placements = [[_placement(tables, plan) for plan in plans] for tables, plans in problems]
     name = choose_compute_backend(backend)
+    for tables, _ in problems:
+        check_tables(name, tables)
     check_host_memory(sum(map(_largest_bytes, _by_device(placements, world_size))))
 
     from neuroshard_fast.profile import distributed

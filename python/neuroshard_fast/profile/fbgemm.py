@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.backends import TIMED_ITERATIONS
 from neuroshard_fast.profile.lookups import LookupCache, join
 from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory
@@ -37,7 +36,6 @@ _TYPES = {
     "int8": SparseType.INT8,
 }
 _POOLING = {"sum": PoolingMode.SUM, "mean": PoolingMode.MEAN, "none": PoolingMode.NONE}
-_ON_CPU_UNSUPPORTED = {("data_type", "int8"), ("output_dtype", "bf16"), ("optimizer", "adam")}
 
 Step = Callable[[], None]
 
@@ -74,7 +72,6 @@ class FbgemmCompute:
         """One training step of ``tables``, ready to run."""
         groups: dict[tuple[object, ...], list[EmbeddingTable]] = {}
         for table in tables:
-            self._check(table)
             # Sequences of different widths do not share an operator.
             width = table.embedding_dim if table.pooling == "none" else None
             kind = (table.data_type, table.output_dtype, table.optimizer, table.pooling)
@@ -87,16 +84,6 @@ class FbgemmCompute:
                 run()
 
         return step
-
-    def _check(self, table: EmbeddingTable) -> None:
-        if self.device.type == "cuda":
-            return
-        for field, value in _ON_CPU_UNSUPPORTED:
-            if getattr(table, field) == value:
-                raise InputError(
-                    f"table {table.name!r}: FBGEMM does not train {field} {value} on a CPU; "
-                    "profile on a GPU or change the table"
-                )
 
     def _operator(
         self, tables: Sequence[EmbeddingTable], used: dict[tuple[str, torch.dtype], int]
