@@ -169,4 +169,4 @@ def _noise_floors(path: Path, first: Floats) -> tuple[float | None, ...]:
         differences.append(relative.transpose(1, 0, 2).reshape(first.shape[1], -1))
     if not differences:
         return (None,) * first.shape[1]
-    return tuple(np.concatenate(differences, axis=1).mean(axis=1).tolist())
+    return tuple(float(floor) for floor in np.concatenate(differences, axis=1).mean(axis=1))
