@@ -168,5 +168,6 @@ def _noise_floors(path: Path, first: Floats) -> tuple[float | None, ...]:
         relative = np.abs(same - others) / others
         differences.append(relative.transpose(1, 0, 2).reshape(first.shape[1], -1))
     if not differences:
-        return (None,) * first.shape[1]
-    return tuple(float(floor) for floor in np.concatenate(differences, axis=1).mean(axis=1))
+        return tuple(None for _ in range(first.shape[1]))
+    floors: list[float] = np.concatenate(differences, axis=1).mean(axis=1).tolist()
+    return tuple(floors)
