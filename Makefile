@@ -49,7 +49,7 @@ lint: $(VENV)/.everything
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp')
 	PATH="$(abspath $(BIN)):$$PATH" cmake --preset tidy --log-level=WARNING
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/run-clang-tidy -quiet -p build/tidy -j 2 'csrc/|src/' >build/tidy/report.txt 2>&1 \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/run-clang-tidy.py -quiet -p build/tidy -j 2 'csrc/|src/' >build/tidy/report.txt 2>&1 \
 	    || { cat build/tidy/report.txt; exit 1; }
 
 format: $(VENV)/.everything

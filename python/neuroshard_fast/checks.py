@@ -23,7 +23,9 @@ def finite_number(value: object, field: str, *, low: float, high: float) -> floa
         raise InputError(f"{field} must be a number, got {value!r}")
     number = float(value)
     if not math.isfinite(number) or not low <= number <= high:
-        raise InputError(f"{field} must be a finite number between {low:g} and {high:g}, got {value}")
+        raise InputError(
+            f"{field} must be a finite number between {low:g} and {high:g}, got {value}"
+        )
     return number
 
 
@@ -39,5 +41,7 @@ def label(value: object, field: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"{field} must be a string, got {value!r}")
     if not value or not value.isprintable():
-        raise InputError(f"{field} must be a non-empty string of printable characters, got {value!r}")
+        raise InputError(
+            f"{field} must be a non-empty string of printable characters, got {value!r}"
+        )
     return value

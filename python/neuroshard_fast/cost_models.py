@@ -218,11 +218,8 @@ class CostModels:
         return layers
 
     def require_device_count(self, devices: int) -> None:
-        """InputError where there are no communication networks for ``devices`` devices.
-
-        One device communicates with nobody and needs none.
-        """
-        if devices != 1 and devices not in self.device_counts:
+        """InputError where there are no communication networks for ``devices`` devices."""
+        if devices not in self.device_counts:
             known = ", ".join(map(str, self.device_counts)) or "none"
             raise InputError(
                 f"cost models {self.info.name!r} have no communication networks for {devices} "

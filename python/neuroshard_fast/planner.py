@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,21 +85,28 @@ class Planner:
         total = sum(m.of_width(t.embedding_dim) for m, t in zip(memory, tables, strict=True))
         if total > _MAX_TOTAL_BYTES:
             raise InputError(f"tables: {format_bytes(total)} in all is beyond what can be planned")
-        return _core.Problem(
-            features=compute_features(tables, batch_size),
-            dim_column=DIM_COLUMN,
-            dims=np.array([table.embedding_dim for table in tables], np.int64),
-            output_width=np.array([output_width(table) for table in tables]),
-            bytes_per_column=np.array([m.per_column for m in memory], np.int64),
-            bytes_fixed=np.array([m.fixed for m in memory], np.int64),
-            devices=cluster.world_size,
-            memory_bytes=cluster.memory_bytes,
-        )
+        with _engine_refusals():
+            return _core.Problem(
+                features=compute_features(tables, batch_size),
+                dim_column=DIM_COLUMN,
+                dims=np.array([table.embedding_dim for table in tables], np.int64),
+                output_width=np.array([output_width(table) for table in tables]),
+                bytes_per_column=np.array([m.per_column for m in memory], np.int64),
+                bytes_fixed=np.array([m.fixed for m in memory], np.int64),
+                devices=cluster.world_size,
+                memory_bytes=cluster.memory_bytes,
+            )
 
     def search(
         self, tables: TableSet, problem: _core.Problem, options: SearchOptions
     ) -> SearchOutcome:
         """Run the algorithm of ``options`` on a problem made by :meth:`problem`."""
+        with _engine_refusals():
+            return self._search(tables, problem, options)
+
+    def _search(
+        self, tables: TableSet, problem: _core.Problem, options: SearchOptions
+    ) -> SearchOutcome:
         networks = self.cost_models.networks
         if options.algorithm == "neuroshard":
             result = _core.search(
@@ -181,6 +189,15 @@ class Planner:
             assumed_histograms=tuple(t.name for t in tables if t.reuse_histogram is None),
             planning_ms=planning_ms,
         )
+
+
+@contextmanager
+def _engine_refusals() -> Iterator[None]:
+    """What the engine refuses after all checks here, such as predictions beyond fp32, as InputError."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _size(table: EmbeddingTable) -> float:

@@ -91,10 +91,9 @@ def draw_indices(
     bins = np.repeat(np.arange(HISTOGRAM_BINS), np.diff(shares, prepend=0))
     low, room = _LOW_COUNT[bins], (_HIGH_COUNT - _LOW_COUNT)[bins]
     fill = (lookups - low.sum()) / max(1, room.sum())
-    if fill > 1:  # rows are missing: every one of them occurs more often
-        counts = (low + room) * (lookups / (low + room).sum())
-    else:
-        counts = low + max(0.0, fill) * room
+    # Where rows are missing (fill > 1), every one of them occurs more often.
+    scale = lookups / (low + room).sum()
+    counts = (low + room) * scale if fill > 1 else low + max(0.0, fill) * room
     # Round so that the total stays; where it is too small even for the low ends, cut the largest.
     ends = np.minimum(np.floor(np.cumsum(counts) + 0.5).astype(np.int64), lookups)
     ends[-1] = lookups
