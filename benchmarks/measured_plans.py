@@ -14,7 +14,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from neuroshard_fast import Cluster, Planner, SearchOptions, ShardingPlan, TableSet, config, examples
+from neuroshard_fast import (
+    Cluster,
+    Planner,
+    SearchOptions,
+    ShardingPlan,
+    TableSet,
+    config,
+    examples,
+)
 from neuroshard_fast.options import ALGORITHMS
 from neuroshard_fast.profile.evaluation import Evaluation, evaluate_problems
 
