@@ -124,11 +124,13 @@ def test_lookups_of_several_features_and_tables_join_to_bags() -> None:
 # --- the log ---
 
 
-def run_log(folder: Path, samples: int, *, stop_after: int | None = None) -> list[int]:
+def run_log(
+    folder: Path, samples: int, *, rounds: int = 3, stop_after: int | None = None
+) -> list[int]:
     """Fill a log with costs that depend on the sample and the round; returns what was measured."""
     measured: list[int] = []
     written: list[Measured] = []
-    log = MeasurementLog(folder, INFO, {})
+    log = MeasurementLog(folder, msgspec.structs.replace(INFO, rounds=rounds), {})
 
     def measure(sample: int) -> Measured:
         if len(measured) == stop_after:
@@ -171,7 +173,8 @@ def test_a_finished_log_can_be_extended(tmp_path: Path) -> None:
     assert run_log(tmp_path, 70) == []
     assert run_log(tmp_path, 82) == [*range(70, 82), 80] * 3
     assert len((tmp_path / "data.txt").read_text().splitlines()) == 82
-    assert run_log(tmp_path, 10) == []
+    assert run_log(tmp_path, 82, rounds=4) == [*range(82), 0, 20, 40, 60, 80]
+    assert run_log(tmp_path, 10, rounds=4) == []
     assert len((tmp_path / "data.txt").read_text().splitlines()) == 82
 
 
@@ -436,8 +439,8 @@ def test_other_settings_exit_with_an_error(
 ) -> None:
     data = tmp_path / "data"
     assert main(compute_arguments(pool, data, 1)) == 0
-    assert main([*compute_arguments(pool, data, 1), "--rounds", "2"]) == 2
-    assert "holds data with rounds 1, not 2" in capsys.readouterr().err
+    assert main([*compute_arguments(pool, data, 1), "--seed", "6"]) == 2
+    assert "holds data with seed 5, not 6" in capsys.readouterr().err
 
 
 def test_all_to_alls_are_measured_killed_and_continued(tmp_path: Path) -> None:

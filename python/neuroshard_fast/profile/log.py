@@ -13,6 +13,8 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from neuroshard_fast import config
 from neuroshard_fast.cost_data import CostDataInfo
 from neuroshard_fast.errors import InputError
@@ -162,6 +164,8 @@ def start_folder(folder: Path, info: CostDataInfo, files: dict[str, bytes]) -> N
     earlier = config.load(folder / "info.json", CostDataInfo)
     for field in CostDataInfo.__struct_fields__:
         before, now = getattr(earlier, field), getattr(info, field)
+        if field == "rounds" and before < now:
+            continue  # more rounds are taken of what is there
         if field != "date" and before != now:
             raise InputError(
                 f"{folder}: holds data with {field} {before!r}, not {now!r}; "
@@ -173,6 +177,7 @@ def start_folder(folder: Path, info: CostDataInfo, files: dict[str, bytes]) -> N
                 f"{folder / name}: differs from the tables given; "
                 "continue with the same tables or give a new folder"
             )
+    config.save(folder / "info.json", msgspec.structs.replace(earlier, rounds=info.rounds))
 
 
 def _is_repeated(sample: int) -> bool:
