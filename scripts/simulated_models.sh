@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes the shipped simulated cost models: one file and card for each GPU, from the analytic model.
-# About 20 minutes on one core. Usage: scripts/simulated_models.sh [a100 h100 h200]
+# About half an hour on one core. Usage: scripts/simulated_models.sh [a100 h100 h200]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH="$PWD/.venv/bin:$PATH"
 out=out/simulated models=python/neuroshard_fast/models
 mkdir -p $out
 neuroshard generate broad --seed 0 -o $out/tables.json
@@ -15,5 +16,9 @@ for gpu in ${@:-a100 h100 h200}; do
         neuroshard profile comm --devices $devices $simulated --samples 15000
     done
     neuroshard pretrain $out/$gpu --epochs 100 --communication-sizes 256,128 --name $gpu-sim -o $models/$gpu-sim.safetensors
-    neuroshard models $models/$gpu-sim.safetensors >$models/$gpu-sim.md
+    {
+        neuroshard models $models/$gpu-sim.safetensors
+        echo
+        echo "Every command, from the tables to this card: \`scripts/simulated_models.sh $gpu\`."
+    } >$models/$gpu-sim.md
 done
