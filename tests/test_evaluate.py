@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,13 @@ import pytest
 from neuroshard_fast.cli.main import main
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.plan import CostModelsUsed, DeviceLoad, Shard, ShardingPlan
-from neuroshard_fast.profile.evaluation import Evaluation, evaluate_plans, evaluate_problems
+from neuroshard_fast.profile.evaluation import (
+    Evaluation,
+    MeasuredLoad,
+    MeasuredPlan,
+    evaluate_plans,
+    evaluate_problems,
+)
 from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
 
 pytest.importorskip("torch")
@@ -98,11 +105,15 @@ def test_the_command_prints_a_table_and_writes_json(
     tables, first, second, out = (tmp_path / name for name in ("t.json", "1.json", "2.yaml", "o"))
     TABLES.save(tables)
     BALANCED.save(first)
-    SPLIT.save(second)
+    simulated = CostModelsUsed(name="toy", source="simulated", batch_size=256, hardware="toy GPU")
+    msgspec.structs.replace(SPLIT, cost_models=simulated).save(second)
     arguments = ["evaluate", str(tables), "--plans", str(first), str(second), "--json", str(out)]
     assert main([*arguments, "--rounds", "1", "--iterations", "2"]) == 0
     printed = capsys.readouterr().out
     assert "2 devices, batch size 256, medians of 1 rounds of 2 iterations" in printed
+    assert printed.count("predicted by ") == 2
+    assert "predicted by cost models none: measured on none, batch size 256\n" in printed
+    assert "predicted by cost models toy: SIMULATED toy GPU, batch size 256\n" in printed
     evaluation = msgspec.json.decode(out.read_bytes(), type=Evaluation)
     for path, measured in zip((first, second), evaluation.problems[0], strict=True):
         line = next(line for line in printed.splitlines() if line.startswith(str(path)))
@@ -142,3 +153,10 @@ def test_tables_larger_than_this_machine_are_refused() -> None:
     huge = TableSet.of([msgspec.structs.replace(TABLES[0], num_embeddings=2**38)])
     with pytest.raises(InputError, match="more memory than is available here"):
         evaluate_plans(huge, [plan_of(("a", 0, DIM, 0))])
+
+
+def test_its_schema_has_the_fields_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "evaluation"]) == 0
+    definitions = json.loads(capsys.readouterr().out)["$defs"]
+    for struct in (Evaluation, MeasuredPlan, MeasuredLoad):
+        assert tuple(definitions[struct.__name__]["properties"]) == struct.__struct_fields__

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from neuroshard_fast.cli.main import main
+from neuroshard_fast.cost_models import CostModels
+from neuroshard_fast.simulation import SimulationReport, Summary, TaskResult
 
 TASK_SETS = ("2_gpu", "4_gpu", "4_gpu_tight", "8_gpu", "16_gpu", "128_gpu")
 BASELINES = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
@@ -101,3 +104,27 @@ def test_json_has_the_documented_fields(golden: Path, golden_models: Path, tmp_p
     summary = report["summary"]
     assert set(summary) == {"tasks", "feasible", "mean_cost_ms", "median_planning_ms"}
     assert summary["mean_cost_ms"] == pytest.approx(sum(costs) / len(costs))
+
+
+def test_where_the_costs_come_from_is_printed(
+    golden: Path, golden_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = CostModels.load(golden_models)
+    info = msgspec.structs.replace(
+        models.info, name="toy", source="simulated", hardware="toy GPU", batch_size=512
+    )
+    path = tmp_path / "toy.safetensors"
+    CostModels(info, models.tensors).save(path)
+    _simulate(golden, path, "2_gpu", "dim_greedy", tmp_path / "out.json")
+    printed = capsys.readouterr().out
+    assert "cost models toy: SIMULATED toy GPU, batch size 512\n" in printed
+    other = ("--batch-size", "1024", "--allow-batch-mismatch")
+    _simulate(golden, path, "2_gpu", "dim_greedy", tmp_path / "out.json", *other)
+    assert "planned for batch size 1024: the predictions are off" in capsys.readouterr().out
+
+
+def test_its_schema_has_the_fields_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "simulation"]) == 0
+    definitions = json.loads(capsys.readouterr().out)["$defs"]
+    for struct in (SimulationReport, TaskResult, Summary):
+        assert tuple(definitions[struct.__name__]["properties"]) == struct.__struct_fields__

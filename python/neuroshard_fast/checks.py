@@ -7,13 +7,17 @@ from numbers import Integral, Real
 
 from neuroshard_fast.errors import InputError
 
+MAX_SEED = 2**63 - 1
+
+_MOST_SHOWN = 60
+
 
 def whole_number(value: object, field: str, *, low: int, high: int) -> int:
     """``value`` as an int within ``low`` … ``high``."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(f"{field} must be a whole number, got {value!r}")
     if not low <= int(value) <= high:
-        raise InputError(f"{field} must lie between {low} and {high}, got {value}")
+        raise InputError(f"{field} must lie between {low} and {high}, got {_shown(value)}")
     return int(value)
 
 
@@ -21,12 +25,24 @@ def finite_number(value: object, field: str, *, low: float, high: float) -> floa
     """``value`` as a finite float within ``low`` … ``high``."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{field} must be a number, got {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) or not low <= number <= high:
         raise InputError(
-            f"{field} must be a finite number between {low:g} and {high:g}, got {value}"
+            f"{field} must be a finite number between {low:g} and {high:g}, got {_shown(value)}"
         )
     return number
+
+
+def _shown(number: object) -> str:
+    """``number`` for a message; Python does not write out integers of thousands of digits."""
+    try:
+        text = str(number)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def one_of(value: object, field: str, choices: tuple[str, ...]) -> str:

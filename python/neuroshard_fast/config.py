@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,9 @@ from neuroshard_fast.errors import InputError
 T = TypeVar("T")
 
 YAML_SUFFIXES = (".yaml", ".yml")
+
+# PyYAML raises almost anything where a value does not fit the tag written before it.
+_UNSOUND_YAML = (ValueError, OverflowError, LookupError, AttributeError, TypeError)
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -28,9 +32,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write ``data`` to ``path``: a reader sees the old contents or the new ones, never a part.
 
-    InputError where the folder cannot be written to.
+    A link stays, and the file that it leads to is written. InputError where that cannot be.
     """
-    target = Path(path)
+    target = output_file(path)
     try:
         descriptor, temporary = tempfile.mkstemp(
             dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"
@@ -53,6 +57,20 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         raise
 
 
+def output_file(path: str | os.PathLike[str]) -> Path:
+    """The file that writing to ``path`` makes or replaces, links followed.
+
+    InputError where there is something other than a file, such as a folder or a device.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():
+            raise InputError(f"{path}: cannot be written: it is not a regular file")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return target
+
+
 def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
@@ -67,7 +85,9 @@ def decode(data: bytes, type_: type[T], source: str, *, yaml: bool = False) -> T
                 _refuse_aliases(data, source)
             return msgspec.yaml.decode(data, type=type_)
         return msgspec.json.decode(data, type=type_)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except InputError:
+        raise
+    except (msgspec.DecodeError, RecursionError, *_UNSOUND_YAML) as error:
         raise InputError(f"{source}: {_explain(error, data)}") from error
 
 
@@ -77,13 +97,27 @@ def load(path: str | os.PathLike[str], type_: type[T]) -> T:
     return decode(read_bytes(path), type_, str(path), yaml=yaml)
 
 
+def encode(value: Any) -> bytes:
+    """``value`` as JSON."""
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
 def save(path: str | os.PathLike[str], value: Any) -> None:
     """Write ``value`` as YAML or JSON, chosen by the name of ``path``, atomically."""
     if Path(path).suffix.lower() in YAML_SUFFIXES:
-        data = msgspec.yaml.encode(value)
+        data = msgspec.yaml.encode(value, enc_hook=_plain)
     else:
-        data = msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+        data = msgspec.json.format(encode(value), indent=1) + b"\n"
     write_atomically(path, data)
+
+
+def _plain(number: object) -> int | float:
+    """What the checks take for a number may be one of numpy's."""
+    if isinstance(number, Integral):
+        return int(number)
+    if isinstance(number, Real):
+        return float(number)
+    raise TypeError(f"{type(number).__name__} cannot be written to a file")
 
 
 def _refuse_aliases(data: bytes, source: str) -> None:

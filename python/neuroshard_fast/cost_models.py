@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
@@ -32,7 +32,7 @@ from neuroshard_fast.checks import finite_number, label, one_of, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.features import PUBLISHED_FEATURES
-from neuroshard_fast.plan import Source
+from neuroshard_fast.plan import CostModelsUsed, Source
 
 F32 = npt.NDArray[np.float32]
 Layers = list[tuple[F32, F32]]
@@ -134,7 +134,7 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         label(self.name, "name")
-        one_of(self.source, "source", ("measured", "simulated", "imported"))
+        one_of(self.source, "source", get_args(Source))
         label(self.hardware, "hardware")
         whole_number(self.batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
         if self.feature_names != PUBLISHED_FEATURES:
@@ -145,6 +145,15 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for error in self.errors:
             for field in ("mape", "mse"):
                 finite_number(getattr(error, field), f"errors: {field}", low=0.0, high=1e300)
+
+    def used(self) -> CostModelsUsed:
+        """What a plan made with these cost models says of them."""
+        return CostModelsUsed(
+            name=self.name,
+            source=self.source,
+            batch_size=self.batch_size,
+            hardware=self.hardware,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +194,7 @@ class CostModels:
         """Write the file, atomically; its name must end in .safetensors."""
         path = check_output(path)
         tensors = {name: np.ascontiguousarray(array) for name, array in self.tensors.items()}
-        metadata = {METADATA_KEY: msgspec.json.encode(self.info).decode()}
+        metadata = {METADATA_KEY: config.encode(self.info).decode()}
         config.write_atomically(path, safetensors.numpy.save(tensors, metadata=metadata))
 
     @cached_property

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from neuroshard_fast import config
-from neuroshard_fast.checks import finite_number, label, whole_number
+from neuroshard_fast.checks import finite_number, label, one_of, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.tables import MAX_DIM
+from neuroshard_fast.tables import MAX_DIM, EmbeddingTable, TableSet
 
 Source = Literal["measured", "simulated", "imported"]
 
@@ -67,13 +67,19 @@ class CostModelsUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     batch_size: int
     hardware: str
 
+    def __post_init__(self) -> None:
+        label(self.name, "cost_models: name")
+        one_of(self.source, "cost_models: source", get_args(Source))
+        whole_number(self.batch_size, "cost_models: batch_size", low=1, high=MAX_BATCH_SIZE)
+        label(self.hardware, "cost_models: hardware")
+
 
 class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A plan and its predicted cost.
 
     cost_ms: the largest total over the devices.
     column_splits: the split sequence: indices of the shards split, each into the list as it stood then
-        (specification of the method: a split leaves one half in place and appends the other).
+        (docs/method.md: a split leaves one half in place and appends the other).
     placement: for each device, shard indices after all splits, in the order of placement.
     shards: the same plan, by table and column.
     assumed_histograms: tables whose reuse histogram was assumed.
@@ -120,3 +126,32 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON or YAML, chosen by the name of ``path``."""
         config.save(path, self)
+
+    def tables_by_device(self, tables: TableSet) -> list[list[EmbeddingTable]]:
+        """For each device what it holds: a shard is its table with the shard's width as dim.
+
+        InputError where the shards are not those of ``tables``, every column in one of them.
+        """
+        by_name = {table.name: table for table in tables}
+        held: list[list[EmbeddingTable]] = [[] for _ in range(self.world_size)]
+        columns: dict[str, list[tuple[int, int]]] = {name: [] for name in by_name}
+        for index, shard in enumerate(self.shards):
+            where = f"plan: shards[{index}]"
+            if shard.table not in by_name:
+                raise InputError(f"{where}: no table is called {shard.table!r}")
+            columns[shard.table].append((shard.column_offset, shard.width))
+            table = by_name[shard.table]
+            try:
+                held[shard.device].append(msgspec.structs.replace(table, embedding_dim=shard.width))
+            except InputError as error:
+                raise InputError(f"{where}: width: {error}") from error
+        for name, parts in columns.items():
+            end = 0
+            for offset, width in sorted(parts):
+                if offset != end:
+                    raise InputError(f"plan: table {name!r}: shards do not meet at column {end}")
+                end += width
+            dim = by_name[name].embedding_dim
+            if end != dim:
+                raise InputError(f"plan: table {name!r}: shards have {end} columns of {dim}")
+        return held

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import io
 import os
+import textwrap
 from pathlib import Path
 
 from tabulate import tabulate
 
 from neuroshard_fast.config import write_atomically
 from neuroshard_fast.errors import InputError, MissingDependencyError
-from neuroshard_fast.plan import ShardingPlan
+from neuroshard_fast.plan import CostModelsUsed, ShardingPlan
 from neuroshard_fast.units import format_bytes
 
 _GIB = 2**30
 
 
-def provenance(plan: ShardingPlan) -> str:
-    """Where the predicted costs of a plan come from, in one line."""
-    models = plan.cost_models
+def provenance(models: CostModelsUsed, batch_size: int) -> str:
+    """Where predicted costs come from, in one line; ``batch_size`` is that planned for."""
     source = {
         "measured": f"measured on {models.hardware}",
         "simulated": f"SIMULATED {models.hardware}",
         "imported": "imported checkpoints",
     }[models.source]
     text = f"cost models {models.name}: {source}, batch size {models.batch_size}"
-    if plan.batch_size != models.batch_size:
-        text += f" (planned for batch size {plan.batch_size}: the predictions are off)"
+    if batch_size != models.batch_size:
+        text += f" (planned for batch size {batch_size}: the predictions are off)"
     return text
 
 
@@ -64,7 +64,7 @@ def format_plan(plan: ShardingPlan) -> str:
         f"predicted cost {plan.cost_ms:.3f} ms a step on {plan.world_size} devices "
         f"({plan.algorithm}, planned in {plan.planning_ms:.1f} ms, "
         f"{len(plan.column_splits)} column splits)",
-        provenance(plan),
+        provenance(plan.cost_models, plan.batch_size),
     ]
     if plan.assumed_histograms:
         lines.append(
@@ -99,7 +99,8 @@ def draw_plan(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
     cost_axes.set_ylim(0, plan.cost_ms * 1.25)
     cost_axes.legend(loc="upper right", ncols=3)
     cost_axes.set_title(
-        f"{plan.algorithm}: {plan.cost_ms:.3f} ms on {plan.world_size} devices\n{provenance(plan)}",
+        f"{plan.algorithm}: {plan.cost_ms:.3f} ms on {plan.world_size} devices\n"
+        + textwrap.fill(provenance(plan.cost_models, plan.batch_size), 80),
         fontsize=10,
     )
     memory_axes.bar(devices, [load.memory_bytes / _GIB for load in plan.devices], color="#228833")
@@ -108,8 +109,8 @@ def draw_plan(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
     )
     memory_axes.set_ylabel("memory, GiB")
     memory_axes.set_xlabel("device")
-    memory_axes.set_ylim(0, plan.memory_cap_bytes / _GIB * 1.15)
-    memory_axes.legend(loc="lower right")
+    memory_axes.set_ylim(0, plan.memory_cap_bytes / _GIB * 1.3)
+    memory_axes.legend(loc="upper right")
     if plan.world_size <= 32:
         memory_axes.set_xticks(devices)
     picture = io.BytesIO()

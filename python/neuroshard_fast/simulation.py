@@ -15,8 +15,8 @@ from neuroshard_fast.tables import TableSet
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One task. ``column_splits`` and ``shards`` are shard indices as in the specification; both are
-    empty where nothing was found. A baseline's ``shards`` are given even where they break a cap."""
+    """One task. ``column_splits`` and ``shards`` are shard indices (docs/method.md); both are empty
+    where nothing was found. A baseline's ``shards`` are given even where they break a cap."""
 
     feasible: bool
     cost_ms: float | None

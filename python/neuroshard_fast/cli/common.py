@@ -4,9 +4,31 @@ from __future__ import annotations
 
 import argparse
 
+from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.options import ALGORITHMS, SearchOptions
+from neuroshard_fast.units import parse_bytes
 
 _DEFAULTS = SearchOptions()
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """The devices to plan for, as in :class:`Cluster`."""
+    parser.add_argument("--devices", type=int, required=True, help="number of devices")
+    parser.add_argument(
+        "--memory", required=True, help="memory of a device for tables, such as 80GiB"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, help="global batch size; default: that of the cost models"
+    )
+
+
+def cluster(args: argparse.Namespace) -> Cluster:
+    """The devices that were given."""
+    return Cluster(
+        world_size=args.devices,
+        memory_bytes=parse_bytes(args.memory),
+        batch_size=args.batch_size,
+    )
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from neuroshard_fast import config
     from neuroshard_fast.plan import ShardingPlan
     from neuroshard_fast.profile.evaluation import evaluate_plans
+    from neuroshard_fast.report import provenance
     from neuroshard_fast.tables import TableSet
 
     tables = TableSet.load(args.tables)
@@ -67,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
         f"{evaluation.world_size} devices, batch size {evaluation.batch_size}, "
         f"medians of {evaluation.rounds} rounds of {evaluation.iterations} iterations"
     )
+    for models, batch_size in dict.fromkeys((plan.cost_models, plan.batch_size) for plan in plans):
+        print(f"predicted by {provenance(models, batch_size)}")
     headers = (
         *("plan", "algorithm", "predicted ms", "cost ms", "lowest", "highest"),
         *("slowest device", "compute ms", "forward ms", "backward ms"),

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from neuroshard_fast.cli.common import add_search_arguments, search_options
+from neuroshard_fast.cli.common import (
+    add_cluster_arguments,
+    add_search_arguments,
+    cluster,
+    search_options,
+)
 
 NAME = "plan"
 HELP = "plan a table set and show the load of each device"
@@ -13,13 +18,7 @@ HELP = "plan a table set and show the load of each device"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("tables", metavar="TABLES", help="table set, JSON or YAML")
-    parser.add_argument("--devices", type=int, required=True, help="number of devices")
-    parser.add_argument(
-        "--memory", required=True, help="memory of a device for tables, such as 80GiB"
-    )
-    parser.add_argument(
-        "--batch-size", type=int, help="global batch size; default: that of the cost models"
-    )
+    add_cluster_arguments(parser)
     parser.add_argument(
         "--cost-models",
         metavar="NAME_OR_FILE",
@@ -32,20 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, print, and write what was asked for."""
-    from neuroshard_fast.cluster import Cluster
     from neuroshard_fast.planner import DEFAULT_COST_MODELS, Planner
     from neuroshard_fast.report import draw_plan, format_plan
     from neuroshard_fast.tables import TableSet
-    from neuroshard_fast.units import parse_bytes
 
-    cluster = Cluster(
-        world_size=args.devices,
-        memory_bytes=parse_bytes(args.memory),
-        batch_size=args.batch_size,
-    )
-    options = search_options(args)
+    devices, options = cluster(args), search_options(args)
     tables = TableSet.load(args.tables)
-    plan = Planner(args.cost_models or DEFAULT_COST_MODELS).plan(tables, cluster, options)
+    plan = Planner(args.cost_models or DEFAULT_COST_MODELS).plan(tables, devices, options)
     print(format_plan(plan))
     if args.output:
         plan.save(args.output)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from neuroshard_fast.cli.common import add_search_arguments, search_options
+from neuroshard_fast.cli.common import (
+    add_cluster_arguments,
+    add_search_arguments,
+    cluster,
+    search_options,
+)
 
 NAME = "simulate"
 HELP = "plan every task of a task file and report the predicted costs"
@@ -17,11 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table-configs", required=True, metavar="FILE", help="table_configs.json of the tasks"
     )
     parser.add_argument("--cost-models", required=True, metavar="NAME_OR_FILE")
-    parser.add_argument("--devices", type=int, required=True, help="number of devices")
-    parser.add_argument("--memory", required=True, help="memory of a device, such as 4GiB")
-    parser.add_argument(
-        "--batch-size", type=int, help="global batch size; default: that of the cost models"
-    )
+    add_cluster_arguments(parser)
     parser.add_argument("--json", metavar="OUT", help="write the results as JSON")
     add_search_arguments(parser)
 
@@ -31,20 +32,15 @@ def run(args: argparse.Namespace) -> int:
     from tabulate import tabulate
 
     from neuroshard_fast import config
-    from neuroshard_fast.cluster import Cluster
     from neuroshard_fast.planner import Planner
     from neuroshard_fast.published import read_tasks
+    from neuroshard_fast.report import provenance
     from neuroshard_fast.simulation import simulate
-    from neuroshard_fast.units import parse_bytes
 
-    cluster = Cluster(
-        world_size=args.devices,
-        memory_bytes=parse_bytes(args.memory),
-        batch_size=args.batch_size,
-    )
-    options = search_options(args)
+    devices, options = cluster(args), search_options(args)
     tasks = read_tasks(args.tasks, args.table_configs)
-    report = simulate(Planner(args.cost_models), tasks, cluster, options)
+    planner = Planner(args.cost_models)
+    report = simulate(planner, tasks, devices, options)
     rows = [
         (
             number,
@@ -62,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         f"\n{report.algorithm}: {summary.feasible} of {summary.tasks} tasks feasible, mean cost "
         f"{mean}, median planning time {summary.median_planning_ms:.1f} ms"
     )
+    models = planner.cost_models.info
+    print(provenance(models.used(), devices.batch_size or models.batch_size))
     if args.json:
         config.save(args.json, report)
     return 0

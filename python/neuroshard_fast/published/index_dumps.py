@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from neuroshard_fast.checks import whole_number
+from neuroshard_fast.config import output_file
 from neuroshard_fast.errors import InputError
+from neuroshard_fast.progress import progress_bar
 from neuroshard_fast.published.torch_files import import_torch, load_torch
 from neuroshard_fast.reuse import measured_histogram
 from neuroshard_fast.tables import MAX_DIM, MAX_TABLES, EmbeddingTable, Feature, TableSet
@@ -43,12 +45,13 @@ def read_index_dump(path: str | os.PathLike[str], *, dim: int, progress: bool = 
     InputError where the three tensors do not fit together.
     """
     whole_number(dim, "dim", low=4, high=MAX_DIM)
+    import_torch(path)  # before anything is unpacked
     with _unpacked(path, progress) as unpacked:
         loaded = load_torch(unpacked, source=path, mmap=_is_zip(unpacked))
         indices, offsets, lengths = _arrays(loaded, path)
         batch_size = lengths.shape[1]
         tables = []
-        for table, table_lengths in enumerate(_progress(lengths, len(lengths), progress)):
+        for table, table_lengths in enumerate(_tracked(lengths, len(lengths), progress)):
             bounds = offsets[table * batch_size : (table + 1) * batch_size + 1]
             if (
                 bounds.min() < 0
@@ -76,10 +79,10 @@ def write_index_dump(
     are taken one at a time and put by in files beside ``path``: the disk must hold them twice.
     """
     torch = import_torch(path)
-    target = Path(path)
+    target = output_file(path)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-            sizes = _write_parts(Path(folder), _progress(tables, num_tables, progress))
+            sizes = _write_parts(Path(folder), _tracked(tables, num_tables, progress))
             indices, offsets, lengths = (
                 torch.from_file(
                     str(Path(folder) / part), shared=False, size=size, dtype=torch.int64
@@ -88,7 +91,7 @@ def write_index_dump(
             )
             dump = (indices, offsets, lengths.view(num_tables, -1))
             finished = Path(folder) / "dump"
-            if target.suffix == ".gz":
+            if Path(path).suffix == ".gz":
                 with gzip.open(finished, "wb", compresslevel=1) as file:
                     torch.save(dump, file)
             else:
@@ -96,6 +99,9 @@ def write_index_dump(
             finished.replace(target)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    except RuntimeError as error:  # of torch, where the disk is full
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: cannot be written: {reason}") from error
 
 
 def _write_parts(folder: Path, tables: Iterable[tuple[Ints, Ints]]) -> tuple[int, int, int]:
@@ -175,15 +181,13 @@ def _unpacked(path: str | os.PathLike[str], progress: bool) -> Iterator[Path]:
     if Path(path).suffix != ".gz":
         yield Path(path)
         return
-    from tqdm import tqdm
-
     with tempfile.NamedTemporaryFile(suffix=".pt") as unpacked:
         try:
             packed_bytes = Path(path).stat().st_size
             with (
                 Path(path).open("rb") as packed,
                 gzip.open(packed) as stream,
-                tqdm(total=packed_bytes, unit="B", unit_scale=True, disable=not progress) as bar,
+                progress_bar(packed_bytes, "unpacked", unit="B", disable=not progress) as bar,
             ):
                 while chunk := stream.read(_COPY_BYTES):
                     unpacked.write(chunk)
@@ -203,7 +207,8 @@ def _is_zip(path: Path) -> bool:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _progress(items: Iterable[Item], total: int, progress: bool) -> Iterable[Item]:
-    from tqdm import tqdm
-
-    return tqdm(items, total=total, unit="table", disable=not progress)
+def _tracked(items: Iterable[Item], total: int, progress: bool) -> Iterator[Item]:
+    with progress_bar(total, "index dump", unit="table", disable=not progress) as bar:
+        for item in items:
+            yield item
+            bar.update()

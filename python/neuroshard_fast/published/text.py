@@ -25,8 +25,6 @@ def columns_of_lines(
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file of numbers (byte {error.start})") from error
     lines = text.rstrip().split("\n")
-    if not lines[0]:
-        raise InputError(f"{path}: no lines")
     for number, line in enumerate(lines, start=1):
         where = f"{path}: line {number}"
         fields = line.split()
