@@ -32,7 +32,7 @@ def _plan(
 ) -> int:
     path = tmp_path / "tables.json"
     path.write_text(tables if isinstance(tables, str) else json.dumps({"tables": tables}))
-    arguments = ["plan", str(path), "--devices", devices, "--memory", memory]
+    arguments = ["plan", str(path), "--devices", devices, f"--memory={memory}"]
     return main([*arguments, "-o", str(tmp_path / "plan.json"), *options])
 
 

@@ -155,3 +155,39 @@ def test_device_counts_that_the_models_lack_are_refused_with_those_they_have(
 ) -> None:
     with pytest.raises(InputError, match=r"3.*2, 4, 8, 16, 128"):
         planner.plan(_tables(3), Cluster(world_size=3, memory_bytes=GIB))
+
+
+@pytest.mark.parametrize("algorithm", ["neuroshard", "dim_greedy"])
+def test_of_many_tables_that_fit_nowhere_the_first_are_named(
+    planner: Planner, algorithm: str
+) -> None:
+    huge = [
+        EmbeddingTable(
+            name=f"huge{index}",
+            num_embeddings=10**9,
+            embedding_dim=64,
+            features=(Feature(name="f", pooling_factor=1.0),),
+        )
+        for index in range(30)
+    ]
+    options = msgspec.convert({"algorithm": algorithm}, SearchOptions)
+    with pytest.raises(InfeasiblePlanError) as raised:
+        planner.plan(TableSet.of(huge), Cluster(world_size=2, memory_bytes=GIB), options)
+    message = str(raised.value)
+    assert "'huge2' fits on no device" in message
+    assert "'huge3' fits on no device" not in message
+    assert "27 more of the tables fit on no device" in message
+    assert ("even when split" in message) == (algorithm == "neuroshard")
+
+
+def test_baselines_are_told_of_tables_that_only_fit_when_split(planner: Planner) -> None:
+    wide = EmbeddingTable(
+        name="wide",
+        num_embeddings=3_000_000,
+        embedding_dim=128,
+        features=(Feature(name="f", pooling_factor=1.0),),
+    )
+    cluster = Cluster(world_size=2, memory_bytes=GIB)
+    with pytest.raises(InfeasiblePlanError, match=r"'wide' fits on no device: it takes 1\.43 GiB"):
+        planner.plan(TableSet.of([wide]), cluster, SearchOptions(algorithm="size_greedy"))
+    planner.plan(TableSet.of([wide]), cluster)

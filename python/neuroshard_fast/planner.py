@@ -18,7 +18,7 @@ from neuroshard_fast.errors import InfeasiblePlanError, InputError
 from neuroshard_fast.features import DIM_COLUMN, compute_features, output_width
 from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.options import SearchOptions
-from neuroshard_fast.plan import CostModelsUsed, DeviceLoad, Shard, ShardingPlan
+from neuroshard_fast.plan import DeviceLoad, Shard, ShardingPlan
 from neuroshard_fast.tables import EmbeddingTable, TableSet
 from neuroshard_fast.units import format_bytes
 
@@ -169,15 +169,9 @@ class Planner:
                     total_ms=sum(parts),
                 )
             )
-        info = self.cost_models.info
         return ShardingPlan(
             algorithm=options.algorithm,
-            cost_models=CostModelsUsed(
-                name=info.name,
-                source=info.source,
-                batch_size=info.batch_size,
-                hardware=info.hardware,
-            ),
+            cost_models=self.cost_models.info.used(),
             world_size=cluster.world_size,
             memory_cap_bytes=cluster.memory_bytes,
             batch_size=batch_size,
@@ -232,13 +226,7 @@ def _why_infeasible(tables: TableSet, cluster: Cluster, options: SearchOptions) 
             f"the tables are larger than all devices together: {-(-asked // cap)} devices of this "
             f"memory or {format_bytes(-(-asked // cluster.world_size))} a device is the least that could do"
         )
-    for table in tables:
-        least = shard_memory(table).of_width(_narrowest_width(table.embedding_dim))
-        if least > cap:
-            lines.append(
-                f"table {table.name!r} fits on no device even when split as narrow as it can be: "
-                f"its smallest shard takes {format_bytes(least)}"
-            )
+    lines += _tables_that_fit_nowhere(tables, cap, options)
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:_LISTED_TABLES]
     lines.append("largest: " + ", ".join(f"{n!r} {format_bytes(s)}" for n, s in largest))
     if options.algorithm == "neuroshard":
@@ -248,6 +236,26 @@ def _why_infeasible(tables: TableSet, cluster: Cluster, options: SearchOptions) 
     else:
         lines.append("this algorithm splits no table; 'neuroshard' does")
     return "\n  ".join(lines)
+
+
+def _tables_that_fit_nowhere(tables: TableSet, cap: int, options: SearchOptions) -> list[str]:
+    """A line for each of the first tables of which no shard fits a device, and one for the others."""
+    splits = options.algorithm == "neuroshard"
+    lines = []
+    for table in tables:
+        dim = table.embedding_dim
+        least = shard_memory(table).of_width(_narrowest_width(dim) if splits else dim)
+        if least > cap:
+            lines.append(
+                f"table {table.name!r} fits on no device even when split as narrow as it can be: "
+                f"its smallest shard takes {format_bytes(least)}"
+                if splits
+                else f"table {table.name!r} fits on no device: it takes {format_bytes(least)}"
+            )
+    others = len(lines) - _LISTED_TABLES
+    if others > 0:
+        lines[_LISTED_TABLES:] = [f"{others} more of the tables fit on no device"]
+    return lines
 
 
 def _narrowest_width(dim: int) -> int:

@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subparser.set_defaults(run=command.run)
     args = parser.parse_args(arguments)
     try:
-        return int(args.run(args))
+        status = int(args.run(args))
+        sys.stdout.flush()  # here, where a reader that has gone is caught
+        return status
     except NeuroShardError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
