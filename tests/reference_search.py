@@ -1,4 +1,4 @@
-"""The method, written from its specification in plain Python and whole numbers: slow, and exact.
+"""The method of docs/method.md in plain Python and whole numbers: slow, and exact.
 
 With small whole numbers as weights, every cost is a whole number that fp32 holds exactly, so the
 engine has to give the same plan, ties included.
@@ -27,14 +27,16 @@ def network(layers: Layers, values: Numbers) -> Numbers:
 
 @dataclass
 class ReferenceSearch:
-    """Specification, sections 2 to 4; names as there."""
+    """The grid search and the beam search of docs/method.md."""
 
     table: Layers
     set_: Layers
     forward: Layers
     backward: Layers
     features: Numbers  # [tables, features], the dim in column 0
+    output_width: list[int]  # numbers sent for each column
     bytes_per_column: list[int]
+    bytes_fixed: list[int]  # in every shard of the table
     devices: int
     cap: int
     grid_steps: int
@@ -48,11 +50,14 @@ class ReferenceSearch:
         return int(network(self.set_, total)[0])
 
     def size(self, shard: Shard) -> int:
-        return self.bytes_per_column[shard[0]] * shard[1]
+        return self.bytes_per_column[shard[0]] * shard[1] + self.bytes_fixed[shard[0]]
+
+    def output_dim(self, shard: Shard) -> int:
+        return self.output_width[shard[0]] * shard[1]
 
     def cost(self, shards: list[Shard], placement: Placement) -> int:
         compute = np.array([self.compute([shards[s] for s in device]) for device in placement])
-        dims = np.array([sum(shards[s][1] for s in device) for device in placement])
+        dims = np.array([sum(self.output_dim(shards[s]) for s in device) for device in placement])
         backward = network(self.backward, dims)
         busy = compute + backward
         forward = network(self.forward, np.concatenate([dims, busy - busy.min()]))
@@ -64,12 +69,12 @@ class ReferenceSearch:
         costs = [0] * self.devices
         for s in sorted(range(len(shards)), key=lambda s: alone[s])[::-1]:
             sizes = [sum(self.size(shards[o]) for o in device) for device in placement]
-            dims = [sum(shards[o][1] for o in device) for device in placement]
+            dims = [sum(self.output_dim(shards[o]) for o in device) for device in placement]
             open_devices = [
                 device
                 for device in range(self.devices)
                 if sizes[device] + self.size(shards[s]) <= self.cap
-                and dims[device] + shards[s][1] <= limit
+                and dims[device] + self.output_dim(shards[s]) <= limit
             ]
             if not open_devices:
                 return None
@@ -79,7 +84,7 @@ class ReferenceSearch:
         return placement
 
     def table_wise(self, shards: list[Shard]) -> tuple[float, Placement | None]:
-        mean_dim = sum(width for _, width in shards) / self.devices
+        mean_dim = sum(self.output_dim(shard) for shard in shards) / self.devices
         best: tuple[float, Placement | None] = (math.inf, None)
         for i in range(self.grid_steps):
             factor = 1.0 + i * (0.5 / (self.grid_steps - 1)) if self.grid_steps > 1 else 1.0

@@ -3,8 +3,8 @@
 Arrays may be anything that numpy takes for an array of numbers; they are copied. Objects never change after
 they are made and may be used from several threads. Everything but making objects runs without the GIL.
 Costs are in milliseconds, memory in bytes. Unusable values raise ValueError, naming the argument; scalars of
-the wrong type raise TypeError. Shards are numbered as in the specification of the method: the unsplit
-tables first, each split appends one.
+the wrong type raise TypeError. Shards are numbered as in docs/method.md: the unsplit tables first,
+each split appends one.
 """
 
 from collections.abc import Mapping, Sequence
