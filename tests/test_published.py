@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gzip
 import json
 import pickle
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from neuroshard_fast import published
 from neuroshard_fast.cli import import_tables
-from neuroshard_fast.errors import InputError
+from neuroshard_fast.errors import InputError, MissingDependencyError
 from neuroshard_fast.features import PUBLISHED_FEATURES, compute_features
 from neuroshard_fast.published import PublishedTable
 from neuroshard_fast.tables import TableSet
@@ -183,7 +184,13 @@ def test_written_table_configs_and_tasks_read_back(tmp_path: Path, golden: Path)
     read = published.read_table_configs(golden / "table_configs.json")
     tables = [*read, PublishedTable(7, 0.5, (1.0,) + (0.0,) * 16, dim=12)]
     published.write_table_configs(tmp_path / "t.json", tables)
+    # A folder of cost data is continued only where this file is the same to the byte.
+    last = (tmp_path / "t.json").read_bytes().splitlines()[-2]
+    assert last.startswith(b'{"row":7,"pooling_factor":0.5,"bin_0":1.0,"bin_1":0.0,"bin_2":0.0,')
+    assert last.endswith(b'"bin_16":0.0,"dim":12}')
     assert list(published.read_table_configs(tmp_path / "t.json")) == tables
+    again = [PublishedTable.of(table, batch_size=1) for table in read.table_set(16)]
+    assert again == [dataclasses.replace(table, dim=16) for table in read]
     tasks = [((3, 3, 1), (4, 8, 12)), ((0,), (128,))]
     published.write_task_file(tmp_path / "tasks.txt", tasks)
     assert published.read_task_file(tmp_path / "tasks.txt") == tasks
@@ -485,6 +492,31 @@ def test_tensors_that_do_not_fit_together_are_refused(
     with pytest.raises(InputError, match=message) as raised:
         read_dump(path, dump)
     assert str(raised.value).startswith(f"{path}: ")
+
+
+def test_what_a_dump_needs_is_asked_for_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "d.pt.gz"
+    path.write_bytes(b"not even gzip")
+    for missing in ("torch", "tqdm"):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, missing, None)
+            with pytest.raises(MissingDependencyError, match=missing):
+                published.read_index_dump(path, dim=8, progress=False)
+
+
+def test_a_disk_that_torch_finds_full_is_an_input_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("PytorchStreamWriter failed\n writing file data/0: file write failed")
+
+    monkeypatch.setattr(torch, "save", full)
+    table = (np.array([1, 2]), np.array([1, 1]))
+    with pytest.raises(InputError, match=r"d\.pt: cannot be written: .*file write failed"):
+        published.write_index_dump(tmp_path / "d.pt", [table], num_tables=1, progress=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_index_dump_needs_a_sound_dim(tmp_path: Path) -> None:

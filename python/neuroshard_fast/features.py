@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from neuroshard_fast.reuse import HISTOGRAM_BINS
-from neuroshard_fast.tables import EmbeddingTable, TableSet
+from neuroshard_fast.tables import EmbeddingTable, OutputDtype, TableSet
 
 PUBLISHED_FEATURES: tuple[str, ...] = tuple(
     sorted([f"bin_{k}" for k in range(HISTOGRAM_BINS)] + ["dim", "pooling_factor", "row"])
@@ -15,7 +17,8 @@ PUBLISHED_FEATURES: tuple[str, ...] = tuple(
 
 DIM_COLUMN = PUBLISHED_FEATURES.index("dim")
 
-_OUTPUT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+OUTPUT_BYTES: dict[OutputDtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+"""Bytes of an element of the vectors that devices exchange."""
 
 
 def compute_features(tables: TableSet, batch_size: int) -> npt.NDArray[np.float32]:
@@ -36,4 +39,11 @@ def output_width(table: EmbeddingTable) -> float:
     Pooled: one vector a feature. Unpooled: one a lookup. Half-precision output counts half.
     """
     vectors = len(table.features) if table.pooling != "none" else table.pooling_factor
-    return vectors * _OUTPUT_BYTES[table.output_dtype] / 4
+    return vectors * OUTPUT_BYTES[table.output_dtype] / 4
+
+
+def output_dims(devices: Iterable[Sequence[EmbeddingTable]]) -> list[float]:
+    """What each device sends, in fp32 numbers a sample; ``devices`` are the tables that each holds."""
+    return [
+        sum(table.embedding_dim * output_width(table) for table in tables) for tables in devices
+    ]

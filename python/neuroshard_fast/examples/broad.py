@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard_fast.checks import whole_number
+from neuroshard_fast.checks import MAX_SEED, whole_number
+from neuroshard_fast.cluster import MAX_BATCH_SIZE
 from neuroshard_fast.reuse import expected_histogram
-from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
+from neuroshard_fast.tables import MAX_TABLES, EmbeddingTable, Feature, TableSet
 
 TABLES = 1500
 BATCH_SIZE = 65536
@@ -28,13 +29,14 @@ def broad(
 
     Reuse histograms are those expected of ``batch_size`` samples from Zipf laws of random exponents.
     """
-    whole_number(tables, "tables", low=1, high=1_000_000)
-    whole_number(batch_size, "batch_size", low=1, high=2**31)
+    whole_number(tables, "tables", low=1, high=MAX_TABLES)
+    whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
     whole_number(max_rows, "max_rows", low=_ROWS[0], high=MAX_ROWS)
-    whole_number(seed, "seed", low=0, high=2**63 - 1)
+    whole_number(seed, "seed", low=0, high=MAX_SEED)
     generator = np.random.default_rng(seed)
     rows = np.exp(generator.uniform(np.log(_ROWS[0]), np.log(max_rows), tables)).astype(int)
-    factors = np.exp(generator.uniform(*np.log(_POOLING_FACTORS), tables)).round(2)
+    low, high = np.log(_POOLING_FACTORS)
+    factors = np.exp(generator.uniform(low, high, tables)).round(2)
     exponents = generator.uniform(*_ZIPF_EXPONENTS, tables)
     return TableSet.of(
         [

@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from neuroshard_fast.checks import whole_number
+from neuroshard_fast.checks import MAX_SEED, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.published.index_dumps import MIN_ROWS, write_index_dump
@@ -89,7 +89,7 @@ class DlrmLike:
         whole_number(count, "tables", low=1, high=MAX_TABLES)
         whole_number(batch, "batch_size", low=1, high=MAX_BATCH_SIZE)
         whole_number(largest, "max_rows", low=MIN_ROWS, high=MAX_ROWS)
-        whole_number(seed, "seed", low=0, high=2**63 - 1)
+        whole_number(seed, "seed", low=0, high=MAX_SEED)
         generator = np.random.default_rng([seed, year])
 
         lookups = _whole_lookups(published, count, batch, generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard_fast.checks import whole_number
+from neuroshard_fast.checks import MAX_SEED, whole_number
 from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
 
 TABLES = 1000
@@ -27,7 +27,7 @@ def production_like(seed: int = 0) -> TableSet:
     Rows and pooling factors are log-normal, a tenth of the tables is shared by several features;
     reuse histograms are left to be assumed. Invented, not taken from a real model.
     """
-    whole_number(seed, "seed", low=0, high=2**63 - 1)
+    whole_number(seed, "seed", low=0, high=MAX_SEED)
     generator = np.random.default_rng(seed)
     dims = generator.choice(_DIMS, size=TABLES, p=_DIM_SHARES)
     spread = np.exp(2.4 * generator.standard_normal(TABLES))

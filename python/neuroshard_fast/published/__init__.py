@@ -21,6 +21,7 @@ from neuroshard_fast.published.index_dumps import read_index_dump, write_index_d
 from neuroshard_fast.published.table_configs import (
     PublishedTable,
     PublishedTables,
+    encode_table_configs,
     read_table_configs,
     write_table_configs,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Layer",
     "PublishedTable",
     "PublishedTables",
+    "encode_table_configs",
     "read_communication_checkpoint",
     "read_communication_samples",
     "read_compute_checkpoint",

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from neuroshard_fast import config
 from neuroshard_fast.checks import finite_number, whole_number
 from neuroshard_fast.errors import InputError
@@ -33,6 +31,16 @@ class PublishedTable:
     pooling_factor: float
     reuse_histogram: tuple[float, ...]
     dim: int | None = None
+
+    @classmethod
+    def of(cls, table: EmbeddingTable, batch_size: int) -> PublishedTable:
+        """``table`` as published tables are described, its histogram that of ``batch_size`` samples."""
+        return cls(
+            rows=table.num_embeddings,
+            pooling_factor=table.pooling_factor,
+            reuse_histogram=table.histogram(batch_size),
+            dim=table.embedding_dim,
+        )
 
     def with_dim(self, dim: int, name: str) -> EmbeddingTable:
         """The table with ``dim`` columns: fp32, pooled, SGD, as the published code has it."""
@@ -84,8 +92,8 @@ def read_table_configs(path: str | os.PathLike[str]) -> PublishedTables:
     )
 
 
-def write_table_configs(path: str | os.PathLike[str], tables: Sequence[PublishedTable]) -> None:
-    """Write a ``table_configs.json``."""
+def encode_table_configs(tables: Sequence[PublishedTable]) -> bytes:
+    """The contents of a ``table_configs.json``."""
     entries = []
     for table in tables:
         entry: dict[str, int | float] = {
@@ -95,8 +103,13 @@ def write_table_configs(path: str | os.PathLike[str], tables: Sequence[Published
         }
         if table.dim is not None:
             entry["dim"] = table.dim
-        entries.append(msgspec.json.encode(entry))
-    config.write_atomically(path, b"[" + b",\n ".join(entries) + b"]\n")
+        entries.append(config.encode(entry))
+    return b"[\n" + b",\n".join(entries) + b"\n]\n"
+
+
+def write_table_configs(path: str | os.PathLike[str], tables: Sequence[PublishedTable]) -> None:
+    """Write a ``table_configs.json``."""
+    config.write_atomically(path, encode_table_configs(tables))
 
 
 def _table(entry: dict[str, Any], where: str) -> PublishedTable:
