@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -75,12 +76,12 @@ std::optional<Options> parse_options(const std::vector<std::string_view>& argume
   const std::map<std::string_view, Number> numbers = {
       {"--tables", {&options.tables, 1, 1'000'000}},
       {"--devices", {&options.devices, 1, 4096}},
-      {"--threads", {&options.search.threads, 1, 1024}},
+      {"--threads", {&options.search.threads, 1, SearchOptions::kMaxThreads}},
       {"--repeat", {&options.repeat, 1, 1'000'000}},
-      {"--beam-width", {&options.search.beam_width, 1, 65536}},
-      {"--candidates", {&options.search.candidates, 1, 65536}},
-      {"--max-splits", {&options.search.max_splits, 0, 65536}},
-      {"--grid-steps", {&options.search.grid_steps, 1, 65536}},
+      {"--beam-width", {&options.search.beam_width, 1, SearchOptions::kMaxBeamWidth}},
+      {"--candidates", {&options.search.candidates, 1, SearchOptions::kMaxCandidates}},
+      {"--max-splits", {&options.search.max_splits, 0, SearchOptions::kMaxSplits}},
+      {"--grid-steps", {&options.search.grid_steps, 1, SearchOptions::kMaxGridSteps}},
       {"--seed", {&options.seed, 0, 2'147'483'647}},
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -168,7 +169,7 @@ Problem random_problem(int tables, int devices, Random& random) {
   Problem::Tables all;
   double total_bytes = 0.0;
   for (int table = 0; table < tables; ++table) {
-    const std::int64_t dim = std::int64_t{4} << static_cast<int>(random.uniform(0.0, 6.0));
+    const std::int64_t width = std::int64_t{4} << static_cast<int>(random.uniform(0.0, 6.0));
     const double rows = std::round(std::exp(random.uniform(std::log(1e3), std::log(2e7))));
     const double pooling_factor = std::exp(random.uniform(0.0, std::log(100.0)));
     const std::size_t first = all.features.size();
@@ -180,14 +181,14 @@ Problem random_problem(int tables, int devices, Random& random) {
     for (std::size_t bin = first; bin < all.features.size(); ++bin) {
       all.features[bin] /= static_cast<float>(total);
     }
-    all.features.push_back(static_cast<float>(dim));
+    all.features.push_back(static_cast<float>(width));
     all.features.push_back(static_cast<float>(pooling_factor));
     all.features.push_back(static_cast<float>(rows));
-    all.dims.push_back(dim);
+    all.widths.push_back(width);
     all.output_widths.push_back(1.0);
     all.bytes_per_column.push_back(static_cast<std::int64_t>(rows) * 4);
     all.bytes_fixed.push_back(0);
-    total_bytes += rows * 4.0 * static_cast<double>(dim);
+    total_bytes += rows * 4.0 * static_cast<double>(width);
   }
   // Room for twice the tables, and on each device for the largest one.
   const double largest = 2e7 * 4.0 * 128.0;

@@ -8,13 +8,14 @@ import pytest
 
 from neuroshard_fast.cli.main import main
 
+GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_DEVICE_COUNTS = (2, 4, 8, 16, 128)
 
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The folder of cases with right answers (its README says how they were made)."""
-    return Path(__file__).parent / "golden"
+    return GOLDEN
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,14 @@ def test_bad_task_files_are_refused_by_line(
     assert "tasks.txt" in error
     assert word in error
     assert not (tmp_path / "out.json").exists()
+
+
+def test_running_out_of_memory_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhausted(args: argparse.Namespace) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr("neuroshard_fast.cli.schema.run", exhausted)
+    assert main(["schema", "plan"]) == 1
+    assert capsys.readouterr().err == "error: out of memory\n"

@@ -9,6 +9,7 @@ import math
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from conftest import GOLDEN, GOLDEN_DEVICE_COUNTS
 from neuroshard_fast import _core
 from neuroshard_fast.features import DIM_COLUMN, PUBLISHED_FEATURES
 
-GOLDEN = Path(__file__).parent / "golden"
 TASKS = ("2_gpu", "4_gpu", "4_gpu_tight", "8_gpu", "16_gpu", "128_gpu")
-DEVICE_COUNTS = (2, 4, 8, 16, 128)
 
 
 class Task(NamedTuple):
@@ -63,11 +63,11 @@ def golden_networks() -> _core.CostNetworks:
         load_network(compute, "c_hidden", normalised=False),
         {
             d: load_network(load(f"comm_{d}_fw.pt"), "hidden", normalised=True)
-            for d in DEVICE_COUNTS
+            for d in GOLDEN_DEVICE_COUNTS
         },
         {
             d: load_network(load(f"comm_{d}_bw.pt"), "hidden", normalised=True)
-            for d in DEVICE_COUNTS
+            for d in GOLDEN_DEVICE_COUNTS
         },
     )
 
@@ -235,6 +235,18 @@ def small_networks(devices: int = 2, features: int = 3, seed: int = 0) -> _core.
         network(5, 3, 1, low=0.0),
         {devices: network(2 * devices, 9, devices, low=0.0)},
         {devices: network(devices, 33, devices, low=0.0)},
+    )
+
+
+def slow_networks() -> _core.CostNetworks:
+    """Networks for two devices that take milliseconds for a table."""
+    sizes = (3, 3000, 3000, 1)
+    table = _core.Network([(np.zeros((o, i)), np.zeros(o)) for i, o in itertools.pairwise(sizes)])
+    return _core.CostNetworks(
+        table,
+        _core.Network([(np.zeros((1, 1)), np.zeros(1))]),
+        {2: _core.Network([(np.zeros((2, 4)), np.zeros(2))])},
+        {2: _core.Network([(np.zeros((2, 2)), np.zeros(2))])},
     )
 
 
@@ -536,10 +548,22 @@ def test_networks_and_problem_must_suit_each_other() -> None:
         _core.search(small_networks(features=4), _core.Problem(**problem_arguments()))
 
 
-@pytest.mark.parametrize("option", ["beam_width", "candidates", "grid_steps", "threads"])
-def test_search_options_below_one_are_refused(option: str) -> None:
-    with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
-        _core.search(small_networks(), _core.Problem(**problem_arguments()), **{option: 0})
+@pytest.mark.parametrize(
+    ("option", "low", "high"),
+    [
+        ("beam_width", 1, 4096),
+        ("candidates", 1, 4096),
+        ("max_splits", 0, 65536),
+        ("grid_steps", 1, 65536),
+        ("threads", 1, 1024),
+    ],
+)
+def test_search_options_out_of_range_are_refused(option: str, low: int, high: int) -> None:
+    problem = _core.Problem(**problem_arguments())
+    for value in (low - 1, high + 1):
+        message = f"{option} must lie between {low} and {high}, got {value}"
+        with pytest.raises(ValueError, match=message):
+            _core.search(small_networks(), problem, **{option: value})
 
 
 def test_networks_that_give_no_finite_cost_are_refused() -> None:
@@ -559,6 +583,25 @@ def test_networks_that_give_no_finite_cost_are_refused() -> None:
     assert _core.search(backward, problem) is None
     with pytest.raises(ValueError, match="no finite cost for this plan"):
         _core.evaluate(backward, problem, [], [[0, 1], [2, 3]])
+    # Start times further apart than fp32 holds.
+    apart = _core.Network([(np.zeros((2, 2)), np.array([3e38, -3e38]))])
+    starts = _core.CostNetworks(network(3, 5, 1.0), network(5, 1, 1.0), pair[0], {2: apart})
+    with pytest.raises(ValueError, match="no finite cost for this plan"):
+        _core.evaluate(starts, problem, [], [[0, 1], [2, 3]])
+
+
+def test_the_first_table_without_a_finite_cost_is_named_whatever_the_threads() -> None:
+    features = np.ones((2000, 3))
+    # The last of the tables that one thread takes at once; the next thread meets one at once.
+    features[511:, 0] = 3e38
+    problem = _core.Problem(**problem_arguments(tables=2000, features=features))
+    layer = (np.ones((5, 3)), np.zeros(5))
+    networks = _core.CostNetworks(
+        _core.Network([layer]), _core.Network([(np.ones((1, 5)), np.zeros(1))]), {}, {}
+    )
+    for threads in (1, 4):
+        with pytest.raises(ValueError, match=r"features\[511\]: the compute network gives"):
+            _core.search(networks, problem, threads=threads)
 
 
 def test_greedy_baseline_puts_what_fits_nowhere_on_the_last_device() -> None:
@@ -611,28 +654,46 @@ def test_random_placement_gives_up_on_what_cannot_fit() -> None:
     assert _core.random_placement(problem, 0) is None
 
 
-def test_a_long_search_can_be_interrupted() -> None:
-    """Ctrl-C ends a search that would take hours, and Python sees its own exception."""
+@pytest.mark.parametrize(
+    ("setup", "call"),
+    [
+        (
+            "problem = make(tables=2000, dims=[1024] * 2000, memory_bytes=10**9)",
+            "t._core.search(t.small_networks(), problem, beam_width=1000, candidates=2000,"
+            " max_splits=1000, threads=2)",
+        ),
+        (
+            "problem = make(tables=2**20, devices=2**16)",
+            "t._core.greedy_baseline(problem, [1.0] * 2**20)",
+        ),
+        (
+            "problem = make(tables=2**20)\nnetworks = t.slow_networks()",
+            "t._core.evaluate(networks, problem, [], [list(range(2**20)), []])",
+        ),
+    ],
+    ids=["search", "greedy_baseline", "evaluate"],
+)
+def test_long_work_can_be_interrupted(setup: str, call: str) -> None:
+    """Ctrl-C ends work that would take minutes to hours, and Python sees its own exception."""
     program = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_engine as t
-arguments = t.problem_arguments(tables=2000, dims=[1024] * 2000, memory_bytes=10**9)
-problem = t._core.Problem(**arguments)
-networks = t.small_networks()
-options = dict(beam_width=1000, candidates=2000, max_splits=1000, threads=2)
+make = lambda **changes: t._core.Problem(**t.problem_arguments(**changes))
+{setup}
 try:
-    print("searching", flush=True)
-    t._core.search(networks, problem, **options)
+    print("working", flush=True)
+    {call}
 except KeyboardInterrupt:
     sys.exit(77)
 """
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == "searching\n"
+        assert process.stdout.readline() == "working\n"
+        time.sleep(1.0)  # until the engine is at work
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 77
+        assert process.wait(timeout=30) == 77
     finally:
         process.kill()
         process.communicate()

@@ -20,21 +20,20 @@ def random_layers(random: np.random.Generator, *sizes: int, low: int) -> Layers:
 
 def engine_search(
     reference: ReferenceSearch, k: int, n: int, max_length: int, threads: int
-) -> _core.Result | None:
+) -> _core.Plan | None:
     networks = _core.CostNetworks(
         _core.Network(reference.table),
         _core.Network(reference.set_),
         {reference.devices: _core.Network(reference.forward)},
         {reference.devices: _core.Network(reference.backward)},
     )
-    tables = len(reference.features)
     problem = _core.Problem(
         features=reference.features,
         dim_column=0,
         dims=reference.features[:, 0],
-        output_width=np.ones(tables),
+        output_width=np.array(reference.output_width),
         bytes_per_column=np.array(reference.bytes_per_column),
-        bytes_fixed=np.zeros(tables, np.int64),
+        bytes_fixed=np.array(reference.bytes_fixed),
         devices=reference.devices,
         memory_bytes=reference.cap,
     )
@@ -55,9 +54,12 @@ def test_engine_gives_the_plan_of_the_written_out_method(seed: int) -> None:
     tables = int(random.integers(1, 9))
     devices = int(random.integers(1, 4))
     dims = 4 * 2 ** random.integers(0, 4, tables)
+    output_width = random.integers(0, 4, tables)
     bytes_per_column = random.integers(1, 4, tables)
-    largest = int((dims * bytes_per_column).max())
-    fair_share = int((dims * bytes_per_column).sum()) // devices
+    bytes_fixed = random.integers(0, 9, tables)
+    sizes = dims * bytes_per_column + bytes_fixed
+    largest = int(sizes.max())
+    fair_share = int(sizes.sum()) // devices
     # From too little for the largest table to enough for everything.
     cap = int(random.integers(min(largest // 2, fair_share), 2 * fair_share + largest))
     reference = ReferenceSearch(
@@ -66,7 +68,9 @@ def test_engine_gives_the_plan_of_the_written_out_method(seed: int) -> None:
         forward=random_layers(random, 2 * devices, 3, devices, low=0),
         backward=random_layers(random, devices, 3, devices, low=0),
         features=np.column_stack([dims, random.integers(0, 3, (tables, 2))]),
-        bytes_per_column=[int(b) for b in bytes_per_column],
+        output_width=output_width.tolist(),
+        bytes_per_column=bytes_per_column.tolist(),
+        bytes_fixed=bytes_fixed.tolist(),
         devices=devices,
         cap=cap,
         grid_steps=int(random.choice([1, 2, 5, 11])),

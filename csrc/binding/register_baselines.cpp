@@ -18,8 +18,8 @@ void register_baselines(py::module_& module) {
       "greedy_baseline",
       [](const Problem& problem, const py::object& key) {
         const Array<double> keys = double_array(key, "key", 1);
-        const py::gil_scoped_release release;
-        return greedy_baseline(problem, keys.values);
+        return interruptible(
+            [&](Interrupt& interrupt) { return greedy_baseline(problem, keys.values, interrupt); });
       },
       py::arg("problem"), py::arg("key"));
 

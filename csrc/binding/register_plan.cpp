@@ -2,10 +2,12 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/plan.hpp"
 #include "engine/plan_cost.hpp"
+#include "interruptible.hpp"
 #include "register.hpp"
 
 namespace py = pybind11;
@@ -13,19 +15,26 @@ namespace py = pybind11;
 namespace neuroshard::binding {
 
 void register_plan(py::module_& module) {
-  py::class_<Plan>(module, "Result")
+  py::class_<Plan>(module, "Plan")
       .def_readonly("cost", &Plan::cost)
       .def_readonly("column_splits", &Plan::column_splits)
       .def_readonly("placement", &Plan::placement)
       .def_readonly("compute", &Plan::compute)
       .def_readonly("forward", &Plan::forward)
       .def_readonly("backward", &Plan::backward)
-      .def_readonly("dim_sums", &Plan::dim_sums)
+      .def_readonly("dim_sums", &Plan::output_dim_sums)
       .def_readonly("memory_bytes", &Plan::memory_bytes);
 
-  module.def("evaluate", &evaluate_plan, py::arg("networks"), py::arg("problem"),
-             py::arg("column_splits"), py::arg("placement"),
-             py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "evaluate",
+      [](const CostNetworks& networks, const Problem& problem,
+         std::vector<std::int64_t> column_splits, Placement placement) {
+        return interruptible([&](Interrupt& interrupt) {
+          return evaluate_plan(networks, problem, std::move(column_splits), std::move(placement),
+                               interrupt);
+        });
+      },
+      py::arg("networks"), py::arg("problem"), py::arg("column_splits"), py::arg("placement"));
 }
 
 }  // namespace neuroshard::binding

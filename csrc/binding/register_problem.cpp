@@ -24,11 +24,11 @@ Problem make_problem(const py::object& features, std::int64_t dim_column, const 
   Array<float> feature_array = float_array(features, "features", 2);
   Problem::Tables tables{
       .features = std::move(feature_array.values),
-      .dims = integer_array(dims, "dims", 1).values,
+      .widths = integer_array(dims, "dims", 1).values,
       .output_widths = double_array(output_width, "output_width", 1).values,
       .bytes_per_column = integer_array(bytes_per_column, "bytes_per_column", 1).values,
       .bytes_fixed = integer_array(bytes_fixed, "bytes_fixed", 1).values};
-  if (feature_array.shape[0] != tables.dims.size()) {
+  if (feature_array.shape[0] != tables.widths.size()) {
     throw py::value_error("features must have one row for each entry of dims");
   }
   return Problem(std::move(tables), dim_column, devices, memory_bytes);

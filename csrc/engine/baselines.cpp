@@ -15,7 +15,7 @@ namespace {
 constexpr int kRandomTries = 64;  // of each kind of order
 
 std::int64_t table_bytes(const Problem& problem, int table) {
-  return problem.shard_bytes(table, problem.table_dim(table));
+  return problem.shard_bytes(table, problem.table_width(table));
 }
 
 std::vector<int> all_tables(const Problem& problem) {
@@ -70,10 +70,11 @@ std::optional<Placement> place_randomly(const Problem& problem, const std::vecto
 
 /// Puts each table, in this order, on the first device in `devices` where it fits.
 std::optional<Placement> place_first_fit(const Problem& problem, const std::vector<int>& order,
-                                         const std::vector<int>& devices) {
+                                         const std::vector<int>& devices, Interrupt& interrupt) {
   Placement placement(devices.size());
   std::vector<std::int64_t> memory(devices.size(), 0);
   for (const int table : order) {
+    interrupt.check();
     const std::int64_t bytes = table_bytes(problem, table);
     const auto device = std::find_if(devices.begin(), devices.end(), [&](int candidate) {
       return memory[static_cast<std::size_t>(candidate)] + bytes <= problem.memory_bytes();
@@ -89,7 +90,8 @@ std::optional<Placement> place_first_fit(const Problem& problem, const std::vect
 
 }  // namespace
 
-Placement greedy_baseline(const Problem& problem, std::span<const double> key) {
+Placement greedy_baseline(const Problem& problem, std::span<const double> key,
+                          Interrupt& interrupt) {
   if (key.size() != static_cast<std::size_t>(problem.tables())) {
     throw std::invalid_argument("key must have one entry for each of the " +
                                 std::to_string(problem.tables()) + " tables, it has " +
@@ -117,6 +119,7 @@ Placement greedy_baseline(const Problem& problem, std::span<const double> key) {
   std::vector<Device> devices(static_cast<std::size_t>(problem.devices()));
   Placement placement(devices.size());
   for (const int table : order) {
+    interrupt.check();
     const std::int64_t bytes = table_bytes(problem, table);
     std::size_t chosen = devices.size();
     for (std::size_t device = 0; device < devices.size(); ++device) {
@@ -160,7 +163,7 @@ std::optional<Placement> random_placement(const Problem& problem, std::uint64_t 
   std::vector<int> devices(static_cast<std::size_t>(problem.devices()));
   std::iota(devices.begin(), devices.end(), 0);
   random.shuffle(devices);
-  return place_first_fit(problem, order, devices);
+  return place_first_fit(problem, order, devices, interrupt);
 }
 
 }  // namespace neuroshard

@@ -13,7 +13,7 @@ namespace neuroshard {
 
 namespace {
 
-// Extensions scored together; bounds the memory that a very wide beam takes.
+// Extensions scored together. Bounds the sequences and results held while a wide beam is scored.
 constexpr std::size_t kChunk = 4096;
 
 }  // namespace
@@ -46,13 +46,14 @@ std::optional<Plan> BeamSearch::run() {
   if (!std::isfinite(best_cost_)) {
     return std::nullopt;
   }
-  return evaluate_plan(networks_, problem_, best_splits_, best_placement_);
+  return evaluate_plan(networks_, problem_, catalog_, best_splits_, best_placement_, interrupt_);
 }
 
 std::vector<BeamSearch::Extension> BeamSearch::extend(const std::vector<Sequence>& beam) {
   std::vector<Extension> extensions;
   for (const Sequence& parent : beam) {
     for (const int shard : split_candidates(parent.shards)) {
+      interrupt_.check();
       const Kind kind = parent.shards[static_cast<std::size_t>(shard)];
       if (catalog_.can_split(kind)) {
         catalog_.add_half(kind);
@@ -110,6 +111,7 @@ void BeamSearch::score(std::span<Extension> extensions) {
   std::map<std::vector<Kind>, std::size_t> task_of_shards;
   std::vector<std::size_t> tasks;  // of each extension
   for (const Extension& extension : extensions) {
+    interrupt_.check();
     sequences.push_back(apply(extension));
     const auto entry =
         task_of_shards.try_emplace(sequences.back().ordered_shards(), task_of_shards.size()).first;
@@ -140,6 +142,7 @@ std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> ext
   std::vector<Sequence> best;
   best.reserve(extensions.size());
   for (const Extension& extension : extensions) {
+    interrupt_.check();
     best.push_back(apply(extension));
   }
   return best;

@@ -15,8 +15,8 @@ namespace neuroshard {
 class CostNetworks {
  public:
   struct Communication {
-    Network forward;   // [device dims, relative start times] -> cost of each device
-    Network backward;  // [device dims] -> cost of each device
+    Network forward;   // [output dims, relative start times] -> cost of each device
+    Network backward;  // [output dims] -> cost of each device
   };
 
   CostNetworks(Network table, Network set, std::map<int, Network> forward,

@@ -24,22 +24,22 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
 GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
                        const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt)
     : grid_steps_(grid_steps),
-      mean_dim_(problem.total_dim() / problem.devices()),
+      mean_output_dim_(problem.total_output_dim() / problem.devices()),
       pass_(networks, problem, catalog, interrupt),
       plan_cost_(networks, problem.devices()) {}
 
-GridSearch::Result GridSearch::best(std::span<const ShardCatalog::Kind> order) {
+GridSearch::Result GridSearch::best(std::span<const ShardCatalog::Kind> shards_in_order) {
   Result best;
   for (int step = 0; step < grid_steps_; ++step) {
-    const double limit = dim_limit(step);
+    const double limit = output_dim_limit(step);
     if (step > 0 && pass_.same_under(limit)) {
       continue;  // the plan of the step before, which was considered
     }
-    const bool complete = step == 0 ? pass_.run(order, limit) : pass_.rerun(limit);
+    const bool complete = step == 0 ? pass_.run(shards_in_order, limit) : pass_.rerun(limit);
     if (!complete) {
       continue;
     }
-    const double cost = plan_cost_.evaluate(pass_.compute(), pass_.dims());
+    const double cost = plan_cost_.evaluate(pass_.device_costs(), pass_.output_dims());
     if (cost < best.cost) {
       best.cost = cost;
       best.devices.assign(pass_.devices().begin(), pass_.devices().end());
@@ -48,9 +48,9 @@ GridSearch::Result GridSearch::best(std::span<const ShardCatalog::Kind> order) {
   return best;
 }
 
-double GridSearch::dim_limit(int step) const {
+double GridSearch::output_dim_limit(int step) const {
   const double factor = grid_steps_ == 1 ? 1.0 : 1.0 + step * (0.5 / (grid_steps_ - 1));
-  return factor * mean_dim_;
+  return factor * mean_output_dim_;
 }
 
 }  // namespace neuroshard

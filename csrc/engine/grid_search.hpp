@@ -22,7 +22,7 @@ bool placed_before(const ShardCatalog& catalog, std::span<const ShardCatalog::Ki
 std::vector<int> placement_order(const ShardCatalog& catalog,
                                  std::span<const ShardCatalog::Kind> shards);
 
-/// Table-wise search: greedy passes under a grid of limits on the output dims of a device.
+/// Table-wise search: greedy passes under a grid of limits on the output dim of a device.
 /// One object serves one thread.
 class GridSearch {
  public:
@@ -35,13 +35,13 @@ class GridSearch {
              int grid_steps, Interrupt& interrupt);
 
   /// The cheapest plan for shards of these kinds, placed in this order.
-  Result best(std::span<const ShardCatalog::Kind> order);
+  Result best(std::span<const ShardCatalog::Kind> shards_in_order);
 
  private:
-  double dim_limit(int step) const;
+  double output_dim_limit(int step) const;
 
   int grid_steps_;
-  double mean_dim_;  // output dims of a device if all had the same
+  double mean_output_dim_;  // of a device, fp32 numbers a sample
   GreedyPass pass_;
   PlanCost plan_cost_;
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <thread>
@@ -8,16 +9,17 @@
 
 namespace neuroshard {
 
-/// Thrown where a search is stopped before its end.
+/// Thrown where work is stopped before its end.
 class Interrupted : public std::exception {
  public:
-  const char* what() const noexcept override { return "the search was interrupted"; }
+  const char* what() const noexcept override { return "the work was interrupted"; }
 };
 
 /// Lets whoever called the engine stop it.
 ///
-/// Long work calls `check` now and then, from any thread. The question is only put to the caller on
-/// the thread that made this object, because Python answers it on its main thread alone.
+/// Long work calls `check` often, from any thread: it is cheap. The question whether to stop may be
+/// dear, so it is put to the caller only now and then, and only on the thread that made this
+/// object, because Python answers it on its main thread alone.
 class Interrupt {
  public:
   /// `should_stop` may be empty: then nothing stops the work but `stop`.
@@ -29,8 +31,8 @@ class Interrupt {
 
   /// Throws Interrupted if the work shall end.
   void check() {
-    if (should_stop_ && std::this_thread::get_id() == owner_ && should_stop_()) {
-      stop();
+    if (should_stop_ && std::this_thread::get_id() == owner_) {
+      ask_if_due();
     }
     if (stopped_) {
       throw Interrupted();
@@ -38,8 +40,22 @@ class Interrupt {
   }
 
  private:
-  std::function<bool()> should_stop_;
-  std::thread::id owner_ = std::this_thread::get_id();
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kBetweenQuestions{50};  // too short for people to feel
+
+  void ask_if_due() {
+    const Clock::time_point now = Clock::now();
+    if (now - asked_ >= kBetweenQuestions) {
+      asked_ = now;
+      if (should_stop_()) {
+        stop();
+      }
+    }
+  }
+
+  const std::function<bool()> should_stop_;
+  const std::thread::id owner_ = std::this_thread::get_id();
+  Clock::time_point asked_ = Clock::now();  // touched by the owner alone
   std::atomic<bool> stopped_ = false;
 };
 

@@ -34,6 +34,7 @@ void parallel_for(std::size_t items, int threads, Interrupt& interrupt,
   {
     std::vector<std::jthread> helpers;
     const std::size_t workers = std::min(items, static_cast<std::size_t>(threads));
+    helpers.reserve(workers);  // a failure here has no running helper to wait for
     try {
       for (std::size_t worker = 1; worker < workers; ++worker) {
         helpers.emplace_back(run, worker);

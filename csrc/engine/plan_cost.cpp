@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "interrupt.hpp"
 #include "shards.hpp"
 
 namespace neuroshard {
@@ -57,9 +58,11 @@ PlanCost::PlanCost(const CostNetworks& networks, int devices)
       forward_(static_cast<std::size_t>(devices)),
       backward_(static_cast<std::size_t>(devices)) {}
 
-double PlanCost::evaluate(std::span<const float> compute, std::span<const double> dims) {
-  const std::size_t devices = dims.size();
-  std::transform(dims.begin(), dims.end(), input_.begin(),
+double PlanCost::evaluate(std::span<const float> compute, std::span<const double> output_dims) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr auto kLargestFloat = static_cast<double>(std::numeric_limits<float>::max());
+  const std::size_t devices = output_dims.size();
+  std::transform(output_dims.begin(), output_dims.end(), input_.begin(),
                  [](double dim) { return static_cast<float>(dim); });
   const std::span<const float> backward =
       networks_.backward.evaluate(std::span(input_).first(devices), workspace_);
@@ -70,16 +73,20 @@ double PlanCost::evaluate(std::span<const float> compute, std::span<const double
   }
   const double first_start = *std::min_element(busy_.begin(), busy_.end());
   for (std::size_t device = 0; device < devices; ++device) {
-    input_[devices + device] = static_cast<float>(busy_[device] - first_start);
+    const double start = busy_[device] - first_start;
+    if (!(start <= kLargestFloat)) {  // too large for the forward network, or not a number
+      return kInfinity;
+    }
+    input_[devices + device] = static_cast<float>(start);
   }
   const std::span<const float> forward = networks_.forward.evaluate(input_, workspace_);
   std::copy(forward.begin(), forward.end(), forward_.begin());
 
-  double cost = -std::numeric_limits<double>::infinity();
+  double cost = -kInfinity;
   for (std::size_t device = 0; device < devices; ++device) {
     const double total = busy_[device] + static_cast<double>(forward_[device]);
     if (!std::isfinite(total)) {
-      return std::numeric_limits<double>::infinity();
+      return kInfinity;
     }
     cost = std::max(cost, total);
   }
@@ -87,16 +94,24 @@ double PlanCost::evaluate(std::span<const float> compute, std::span<const double
 }
 
 Plan evaluate_plan(const CostNetworks& networks, const Problem& problem,
-                   std::vector<std::int64_t> column_splits, Placement placement) {
+                   std::vector<std::int64_t> column_splits, Placement placement,
+                   Interrupt& interrupt) {
+  ShardCatalog catalog(networks, problem, 1, interrupt);
+  return evaluate_plan(networks, problem, catalog, std::move(column_splits), std::move(placement),
+                       interrupt);
+}
+
+Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCatalog& catalog,
+                   std::vector<std::int64_t> column_splits, Placement placement,
+                   Interrupt& interrupt) {
   const std::vector<Shard> shards = split_shards(problem, column_splits);
   check_placement(placement, problem.devices(), shards.size());
   PlanCost plan_cost(networks, problem.devices());
-  Interrupt never;
-  ShardCatalog catalog(networks, problem, 1, never);
   std::vector<ShardCatalog::Kind> kinds;
   for (const Shard& shard : shards) {
+    interrupt.check();
     ShardCatalog::Kind kind = shard.table;
-    for (std::int64_t width = problem.table_dim(shard.table); width > shard.width; width /= 2) {
+    for (std::int64_t width = problem.table_width(shard.table); width > shard.width; width /= 2) {
       catalog.add_half(kind);
       kind = catalog.half(kind);
     }
@@ -107,21 +122,22 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem,
   Network::Workspace workspace;
   for (const std::vector<std::int64_t>& device : placement) {
     std::vector<float> encoding_sum(catalog.encoding_size(), 0.0F);
-    double dim_sum = 0.0;
+    double output_dim_sum = 0.0;
     std::int64_t bytes = 0;
     for (const std::int64_t shard : device) {
+      interrupt.check();
       const ShardCatalog::Kind kind = kinds[static_cast<std::size_t>(shard)];
       const std::span<const float> encoding = catalog.encoding(kind);
       std::transform(encoding_sum.begin(), encoding_sum.end(), encoding.begin(),
                      encoding_sum.begin(), std::plus<>());
-      dim_sum += catalog.dim(kind);
+      output_dim_sum += catalog.output_dim(kind);
       bytes = add_saturated(bytes, catalog.bytes(kind));
     }
     plan.compute.push_back(networks.compute_cost(encoding_sum, workspace));
-    plan.dim_sums.push_back(dim_sum);
+    plan.output_dim_sums.push_back(output_dim_sum);
     plan.memory_bytes.push_back(bytes);
   }
-  plan.cost = plan_cost.evaluate(plan.compute, plan.dim_sums);
+  plan.cost = plan_cost.evaluate(plan.compute, plan.output_dim_sums);
   if (!std::isfinite(plan.cost)) {
     throw std::invalid_argument("the cost networks give no finite cost for this plan");
   }

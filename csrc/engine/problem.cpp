@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxTables = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxDevices = std::int64_t{1} << 16;
-constexpr std::int64_t kMaxDim = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxWidth = std::int64_t{1} << 30;
 constexpr double kMaxOutputWidth = 1e12;
 // Memory of one shard and of one device; a sum of the two never leaves 64 bits.
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 60;
@@ -42,7 +42,7 @@ void check_range(std::int64_t value, const std::string& name, std::int64_t low, 
 Problem::Problem(Tables tables, std::int64_t dim_column, std::int64_t devices,
                  std::int64_t memory_bytes)
     : tables_(std::move(tables)), memory_bytes_(memory_bytes) {
-  const std::size_t count = tables_.dims.size();
+  const std::size_t count = tables_.widths.size();
   check_range(static_cast<std::int64_t>(count), "number of tables", 1, kMaxTables);
   check_length(tables_.output_widths, "output_width", count);
   check_length(tables_.bytes_per_column, "bytes_per_column", count);
@@ -60,8 +60,8 @@ Problem::Problem(Tables tables, std::int64_t dim_column, std::int64_t devices,
   for (std::size_t table = 0; table < count; ++table) {
     check_table(table);
     const int number = static_cast<int>(table);
-    total_dim_ += shard_dim(number, tables_.dims[table]);
-    total_bytes += static_cast<double>(shard_bytes(number, tables_.dims[table]));
+    total_output_dim_ += shard_output_dim(number, tables_.widths[table]);
+    total_bytes += static_cast<double>(shard_bytes(number, tables_.widths[table]));
   }
   if (total_bytes > static_cast<double>(kMaxBytes)) {
     throw std::invalid_argument(
@@ -75,11 +75,11 @@ void Problem::check_table(std::size_t table) const {
                    [](float value) { return std::isfinite(value); })) {
     throw std::invalid_argument(entry("features", table) + " must hold finite numbers");
   }
-  const std::int64_t dim = tables_.dims[table];
-  check_range(dim, entry("dims", table), 4, kMaxDim);
-  if (dim % 4 != 0) {
+  const std::int64_t width = tables_.widths[table];
+  check_range(width, entry("dims", table), 4, kMaxWidth);
+  if (width % 4 != 0) {
     throw std::invalid_argument(entry("dims", table) + " must be a multiple of 4, got " +
-                                std::to_string(dim));
+                                std::to_string(width));
   }
   const double output_width = tables_.output_widths[table];
   if (!(output_width >= 0.0 && output_width <= kMaxOutputWidth)) {
@@ -87,9 +87,9 @@ void Problem::check_table(std::size_t table) const {
                                 " must be a finite number between 0 and 1e12");
   }
   check_range(tables_.bytes_per_column[table], entry("bytes_per_column", table), 0,
-              kMaxBytes / dim);
+              kMaxBytes / width);
   check_range(tables_.bytes_fixed[table], entry("bytes_fixed", table), 0,
-              kMaxBytes - tables_.bytes_per_column[table] * dim);
+              kMaxBytes - tables_.bytes_per_column[table] * width);
 }
 
 void Problem::shard_features(int table, std::int64_t width, std::span<float> output) const {

@@ -13,7 +13,7 @@ class Problem {
   /// One value for each table, as the user gives them; the constructor of Problem checks them.
   struct Tables {
     std::vector<float> features;                 // [tables][features], row by row
-    std::vector<std::int64_t> dims;              // columns, a positive multiple of 4
+    std::vector<std::int64_t> widths;            // columns, a positive multiple of 4
     std::vector<double> output_widths;           // fp32 numbers sent for each column, at least 0
     std::vector<std::int64_t> bytes_per_column;  // at least 0
     std::vector<std::int64_t> bytes_fixed;       // at least 0, in every shard of the table
@@ -22,20 +22,21 @@ class Problem {
   /// `dim_column` is the feature that holds a shard's width. Throws std::invalid_argument.
   Problem(Tables tables, std::int64_t dim_column, std::int64_t devices, std::int64_t memory_bytes);
 
-  int tables() const { return static_cast<int>(tables_.dims.size()); }
+  int tables() const { return static_cast<int>(tables_.widths.size()); }
   std::size_t features() const { return features_; }
   int devices() const { return devices_; }
 
   /// Memory cap of one device.
   std::int64_t memory_bytes() const { return memory_bytes_; }
 
-  /// Sum of the output dims of all tables; column splits do not change it.
-  double total_dim() const { return total_dim_; }
+  /// Output dim of all tables together; column splits do not change it.
+  double total_output_dim() const { return total_output_dim_; }
 
-  std::int64_t table_dim(int table) const { return tables_.dims[index(table)]; }
+  /// Columns of `table`.
+  std::int64_t table_width(int table) const { return tables_.widths[index(table)]; }
 
-  /// Output dim of `width` columns of `table`, in fp32 numbers a sample.
-  double shard_dim(int table, std::int64_t width) const {
+  /// Output dim of `width` columns of `table`: fp32 numbers that their device sends for a sample.
+  double shard_output_dim(int table, std::int64_t width) const {
     return static_cast<double>(width) * tables_.output_widths[index(table)];
   }
 
@@ -56,7 +57,7 @@ class Problem {
   std::size_t dim_column_ = 0;
   int devices_ = 0;
   std::int64_t memory_bytes_;
-  double total_dim_ = 0.0;
+  double total_output_dim_ = 0.0;
 };
 
 /// Whether a shard of `width` columns can be split: the halves must be multiples of 4 columns.

@@ -9,10 +9,10 @@ namespace neuroshard {
 
 namespace {
 
-void check_at_least(int value, const char* name, int low) {
-  if (value < low) {
-    throw std::invalid_argument(std::string(name) + " must be at least " + std::to_string(low) +
-                                ", got " + std::to_string(value));
+void check_range(int value, const char* name, int low, int high) {
+  if (value < low || value > high) {
+    throw std::invalid_argument(std::string(name) + " must lie between " + std::to_string(low) +
+                                " and " + std::to_string(high) + ", got " + std::to_string(value));
   }
 }
 
@@ -20,11 +20,11 @@ void check_at_least(int value, const char* name, int low) {
 
 std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
                            const SearchOptions& options, Interrupt& interrupt) {
-  check_at_least(options.beam_width, "beam_width", 1);
-  check_at_least(options.candidates, "candidates", 1);
-  check_at_least(options.max_splits, "max_splits", 0);
-  check_at_least(options.grid_steps, "grid_steps", 1);
-  check_at_least(options.threads, "threads", 1);
+  check_range(options.beam_width, "beam_width", 1, SearchOptions::kMaxBeamWidth);
+  check_range(options.candidates, "candidates", 1, SearchOptions::kMaxCandidates);
+  check_range(options.max_splits, "max_splits", 0, SearchOptions::kMaxSplits);
+  check_range(options.grid_steps, "grid_steps", 1, SearchOptions::kMaxGridSteps);
+  check_range(options.threads, "threads", 1, SearchOptions::kMaxThreads);
   return BeamSearch(networks, problem, options, interrupt).run();
 }
 

@@ -11,6 +11,13 @@ namespace neuroshard {
 
 /// Options of the search; the published method's are the defaults.
 struct SearchOptions {
+  // Beam width times candidates bounds the extensions of a round, and with them the memory.
+  static constexpr int kMaxBeamWidth = 4096;
+  static constexpr int kMaxCandidates = 4096;
+  static constexpr int kMaxSplits = 65536;
+  static constexpr int kMaxGridSteps = 65536;
+  static constexpr int kMaxThreads = 1024;
+
   int beam_width = 3;   // split sequences kept from round to round, at least 1
   int candidates = 10;  // largest and dearest shards tried for a split, each so many, at least 1
   int max_splits = 10;  // rounds; 0 searches table-wise only

@@ -18,25 +18,32 @@ ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem,
                                 std::to_string(problem.features()));
   }
   for (int table = 0; table < problem.tables(); ++table) {
-    add(table, problem.table_dim(table));
+    add(table, problem.table_width(table));
   }
   // Threads pay only where each has many tables to encode, about a microsecond each.
   constexpr std::size_t kTablesOfTask = 256;
   const std::size_t tables = entries_.size();
   parallel_for((tables + kTablesOfTask - 1) / kTablesOfTask, threads, interrupt,
                [&](std::size_t task, std::size_t) {
+                 EncodeBuffers buffers;
                  const std::size_t first = task * kTablesOfTask;
                  const std::size_t last = std::min(first + kTablesOfTask, tables);
                  for (std::size_t table = first; table < last; ++table) {
-                   encode(static_cast<Kind>(table));
+                   encode(static_cast<Kind>(table), buffers);
                  }
                });
+  // One after the other, so that which one is named does not depend on the threads.
+  for (std::size_t table = 0; table < tables; ++table) {
+    check_cost(static_cast<Kind>(table));
+  }
 }
 
 void ShardCatalog::add_half(Kind kind) {
   if (entry(kind).half == kNone) {
     const Kind added = add(entry(kind).table, entry(kind).width / 2);
-    encode(added);
+    EncodeBuffers buffers;
+    encode(added, buffers);
+    check_cost(added);
     entries_[static_cast<std::size_t>(kind)].half = added;
   }
 }
@@ -44,7 +51,7 @@ void ShardCatalog::add_half(Kind kind) {
 ShardCatalog::Kind ShardCatalog::add(int table, std::int64_t width) {
   entries_.push_back({.width = width,
                       .bytes = problem_.shard_bytes(table, width),
-                      .dim = problem_.shard_dim(table, width),
+                      .output_dim = problem_.shard_output_dim(table, width),
                       .single_cost = 0.0F,
                       .table = table,
                       .half = kNone});
@@ -52,16 +59,19 @@ ShardCatalog::Kind ShardCatalog::add(int table, std::int64_t width) {
   return static_cast<Kind>(entries_.size() - 1);
 }
 
-void ShardCatalog::encode(Kind kind) {
-  Network::Workspace workspace;
+void ShardCatalog::encode(Kind kind, EncodeBuffers& buffers) {
   Entry& shard = entries_[static_cast<std::size_t>(kind)];
-  std::vector<float> features(problem_.features());
-  problem_.shard_features(shard.table, shard.width, features);
-  const std::span<const float> encoding = networks_.encode(features, workspace);
+  buffers.features.resize(problem_.features());
+  problem_.shard_features(shard.table, shard.width, buffers.features);
+  const std::span<const float> encoding = networks_.encode(buffers.features, buffers.workspace);
   std::copy(encoding.begin(), encoding.end(),
             encodings_.begin() +
                 static_cast<std::ptrdiff_t>(static_cast<std::size_t>(kind) * encoding_size()));
-  shard.single_cost = networks_.compute_cost(this->encoding(kind), workspace);
+  shard.single_cost = networks_.compute_cost(this->encoding(kind), buffers.workspace);
+}
+
+void ShardCatalog::check_cost(Kind kind) const {
+  const Entry& shard = entry(kind);
   if (!std::isfinite(shard.single_cost)) {
     throw std::invalid_argument("features[" + std::to_string(shard.table) +
                                 "]: the compute network gives no finite cost for a shard of " +

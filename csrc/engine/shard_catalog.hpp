@@ -19,15 +19,17 @@ class ShardCatalog {
  public:
   using Kind = int;
 
-  /// Encodes the unsplit tables on `threads` threads. Keeps references to both arguments.
+  /// Encodes the unsplit tables on `threads` threads. Keeps references to networks and problem.
+  /// Throws std::invalid_argument where the networks do not suit the problem or give no finite
+  /// cost.
   ShardCatalog(const CostNetworks& networks, const Problem& problem, int threads,
                Interrupt& interrupt);
 
   /// Whether a shard of this kind can be split.
   bool can_split(Kind kind) const { return neuroshard::can_split(entry(kind).width); }
 
-  /// Makes the halves of a kind known, which must be splittable. Not to be called while others
-  /// read.
+  /// Makes the halves of a kind known, which must be splittable. Throws as the constructor does.
+  /// Not to be called while others read.
   void add_half(Kind kind);
 
   /// The kind of both halves of a shard; `add_half` comes first.
@@ -37,7 +39,7 @@ class ShardCatalog {
   std::int64_t bytes(Kind kind) const { return entry(kind).bytes; }
 
   /// Output dim, in fp32 numbers a sample.
-  double dim(Kind kind) const { return entry(kind).dim; }
+  double output_dim(Kind kind) const { return entry(kind).output_dim; }
 
   /// Compute cost of a device that holds nothing but this shard, in ms.
   float single_cost(Kind kind) const { return entry(kind).single_cost; }
@@ -52,16 +54,23 @@ class ShardCatalog {
   struct Entry {
     std::int64_t width;
     std::int64_t bytes;
-    double dim;
+    double output_dim;
     float single_cost;
     int table;
     Kind half;  // kNone until added
   };
   static constexpr Kind kNone = -1;
 
+  /// Of one thread that encodes.
+  struct EncodeBuffers {
+    Network::Workspace workspace;
+    std::vector<float> features;  // of one shard
+  };
+
   const Entry& entry(Kind kind) const { return entries_[static_cast<std::size_t>(kind)]; }
   Kind add(int table, std::int64_t width);
-  void encode(Kind kind);
+  void encode(Kind kind, EncodeBuffers& buffers);
+  void check_cost(Kind kind) const;
 
   const CostNetworks& networks_;
   const Problem& problem_;

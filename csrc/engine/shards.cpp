@@ -11,21 +11,21 @@ std::vector<Shard> split_shards(const Problem& problem,
   std::vector<Shard> shards;
   shards.reserve(static_cast<std::size_t>(problem.tables()) + column_splits.size());
   for (int table = 0; table < problem.tables(); ++table) {
-    shards.push_back({table, 0, problem.table_dim(table)});
+    shards.push_back({table, 0, problem.table_width(table)});
   }
   for (std::size_t step = 0; step < column_splits.size(); ++step) {
     const std::int64_t index = column_splits[step];
-    const std::string where =
-        "column_splits[" + std::to_string(step) + "] = " + std::to_string(index);
+    const auto refuse = [&](const std::string& reason) {
+      throw std::invalid_argument("column_splits[" + std::to_string(step) +
+                                  "] = " + std::to_string(index) + ": " + reason);
+    };
     if (index < 0 || std::cmp_greater_equal(index, shards.size())) {
-      throw std::invalid_argument(where + ": there are only " + std::to_string(shards.size()) +
-                                  " shards");
+      refuse("there are only " + std::to_string(shards.size()) + " shards");
     }
     Shard& shard = shards[static_cast<std::size_t>(index)];
     if (!can_split(shard.width)) {
-      throw std::invalid_argument(
-          where + ": a shard of " + std::to_string(shard.width) +
-          " columns cannot be split into halves of a multiple of 4 columns");
+      refuse("a shard of " + std::to_string(shard.width) +
+             " columns cannot be split into halves of a multiple of 4 columns");
     }
     shard.width /= 2;
     shards.push_back({shard.table, shard.column_offset + shard.width, shard.width});

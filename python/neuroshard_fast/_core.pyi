@@ -79,7 +79,7 @@ class Problem:
     @property
     def memory_bytes(self) -> int: ...
 
-class Result:
+class Plan:
     """A plan with its predicted costs; made by the functions below only."""
 
     @property
@@ -99,7 +99,9 @@ class Result:
     @property
     def backward(self) -> list[float]: ...
     @property
-    def dim_sums(self) -> list[float]: ...
+    def dim_sums(self) -> list[float]:
+        """Sum of the output dims on each device, in fp32 numbers a sample."""
+
     @property
     def memory_bytes(self) -> list[int]: ...
 
@@ -112,7 +114,7 @@ def search(
     max_splits: int = 10,
     grid_steps: int = 11,
     threads: int = 1,
-) -> Result | None:
+) -> Plan | None:
     """Beam search over column splits, greedy grid search over placements; None where it finds no plan.
 
     The result does not depend on ``threads``.
@@ -120,7 +122,7 @@ def search(
 
 def table_wise(
     networks: CostNetworks, problem: Problem, *, grid_steps: int = 11, threads: int = 1
-) -> Result | None:
+) -> Plan | None:
     """Greedy grid search on the unsplit tables; None where it finds no plan."""
 
 def evaluate(
@@ -128,7 +130,7 @@ def evaluate(
     problem: Problem,
     column_splits: Sequence[int],
     placement: Sequence[Sequence[int]],
-) -> Result:
+) -> Plan:
     """Predicted costs of a plan; memory caps are not checked. ValueError if it is not a valid plan."""
 
 def single_table_compute(networks: CostNetworks, problem: Problem) -> npt.NDArray[np.float32]:

@@ -21,8 +21,8 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Options of a search; the defaults are those of the published method.
 
     algorithm: "neuroshard" or one of the baselines.
-    beam_width: split sequences kept from round to round.
-    candidates: largest and dearest shards tried for a split, each so many.
+    beam_width: split sequences kept from round to round, at most 4096.
+    candidates: largest and dearest shards tried for a split, each so many, at most 4096.
     max_splits: rounds of the beam search, that is, the most column splits in a plan.
     grid_steps: dimension factors tried by the greedy grid search.
     threads: threads of the engine; the plan does not depend on it.
@@ -42,8 +42,8 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         one_of(self.algorithm, "options: algorithm", ALGORITHMS)
-        whole_number(self.beam_width, "options: beam_width", low=1, high=65536)
-        whole_number(self.candidates, "options: candidates", low=1, high=65536)
+        whole_number(self.beam_width, "options: beam_width", low=1, high=4096)
+        whole_number(self.candidates, "options: candidates", low=1, high=4096)
         whole_number(self.max_splits, "options: max_splits", low=0, high=65536)
         whole_number(self.grid_steps, "options: grid_steps", low=1, high=65536)
         whole_number(self.threads, "options: threads", low=1, high=1024)

@@ -24,7 +24,7 @@ from neuroshard_fast.units import format_bytes
 
 DEFAULT_COST_MODELS = "h100-sim"
 
-_MAX_TOTAL_BYTES = 2**62
+_MAX_TOTAL_BYTES = 2**60  # as in csrc/engine/problem.cpp
 _LISTED_TABLES = 3
 
 
@@ -39,7 +39,7 @@ class SearchOutcome:
     feasible: bool
     column_splits: list[int]
     placement: list[list[int]] | None
-    result: _core.Result | None
+    result: _core.Plan | None
 
 
 class Planner:
@@ -139,7 +139,7 @@ class Planner:
         options: SearchOptions,
         batch_size: int,
         problem: _core.Problem,
-        result: _core.Result,
+        result: _core.Plan,
         planning_ms: float,
     ) -> ShardingPlan:
         pieces = _core.split_shards(problem, result.column_splits)

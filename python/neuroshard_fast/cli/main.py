@@ -45,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NeuroShardError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except MemoryError:
+        print("error: out of memory", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
