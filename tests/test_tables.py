@@ -119,7 +119,7 @@ def test_any_table_set_survives_a_round_trip(
     world_size=st.integers(1, 65536),
     memory=st.integers(1, 2**60),
     batch=st.none() | st.integers(1, 2**31),
-    beam=st.integers(1, 65536),
+    beam=st.integers(1, 4096),
     splits=st.integers(0, 65536),
     seed=st.integers(0, 2**63 - 1),
 )
@@ -235,6 +235,8 @@ def test_an_impossible_cluster_is_refused(fields: dict[str, Any], message: str) 
     ("fields", "message"),
     [
         ({"beam_width": 0}, "beam_width must lie between 1"),
+        ({"beam_width": 4097}, "beam_width must lie between 1 and 4096"),
+        ({"candidates": 4097}, "candidates must lie between 1 and 4096"),
         ({"threads": 0}, "threads must lie between 1"),
         ({"max_splits": -1}, "max_splits must lie between 0"),
         ({"algorithm": "best"}, "algorithm must be one of neuroshard, random"),
