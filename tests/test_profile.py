@@ -17,7 +17,7 @@ import pytest
 
 from neuroshard_fast.cli.main import main
 from neuroshard_fast.cost_data import CostDataInfo, read_communication, read_compute
-from neuroshard_fast.errors import InputError
+from neuroshard_fast.errors import InputError, MissingDependencyError
 from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.profile.log import WRITE_EVERY, Measured, MeasurementLog, fill
 from neuroshard_fast.profile.lookups import LookupCache, join
@@ -80,6 +80,12 @@ def test_compute_samples_are_sets_of_1_to_15_tables_that_fit() -> None:
     assert samples != [ComputeSampler(tables, cap, seed=4).draw(k) for k in range(400)]
 
 
+def test_dims_go_on_until_they_reach_the_largest_of_the_pool() -> None:
+    wide = TableSet.of([table("a", dim=8), table("b", dim=300)])
+    dims = [*AUGMENTED_DIMS, 256, 512]
+    assert [x.embedding_dim for x in augment(wide)] == dims * 2
+
+
 def test_no_table_fits_the_sample() -> None:
     with pytest.raises(InputError, match="none fits a sample of 10 bytes"):
         ComputeSampler(augment(POOL), 10, seed=0)
@@ -104,6 +110,21 @@ def test_a_table_has_the_same_lookups_at_every_width() -> None:
     assert cache.of_table(wide) is cache.of_table(narrow)
     again = LookupCache(batch_size=64).of_table(wide)
     assert np.array_equal(again.indices, cache.of_table(wide).indices)
+
+
+def test_lookups_that_were_dropped_are_drawn_again_the_same() -> None:
+    tables = [table(str(k), rows=100 + k) for k in range(3)]
+    one = LookupCache(batch_size=64).of_table(tables[0]).num_bytes
+    cache = LookupCache(batch_size=64, cache_bytes=2 * one)
+    first, second = cache.of_table(tables[0]), cache.of_table(tables[1])
+    assert cache.of_table(tables[0]) is first
+    cache.of_table(tables[2])
+    assert cache.of_table(tables[0]) is first
+    again = cache.of_table(tables[1])
+    assert again is not second
+    assert np.array_equal(again.indices, second.indices)
+    small = LookupCache(batch_size=64, cache_bytes=1)
+    assert np.array_equal(small.of_table(tables[0]).indices, first.indices)
 
 
 def test_lookups_of_several_features_and_tables_join_to_bags() -> None:
@@ -216,16 +237,46 @@ def test_published_data_is_not_written_over(tmp_path: Path, golden: Path) -> Non
 
 def test_two_processes_do_not_measure_into_one_folder(tmp_path: Path) -> None:
     log = MeasurementLog(tmp_path, INFO, {})
-    with pytest.raises(InputError, match="another process is measuring"):
-        MeasurementLog(tmp_path, INFO, {})
+    before = (tmp_path / "info.json").read_bytes()
+    for rounds in (INFO.rounds, INFO.rounds + 1):
+        with pytest.raises(InputError, match="another process is measuring"):
+            MeasurementLog(tmp_path, msgspec.structs.replace(INFO, rounds=rounds), {})
+    assert (tmp_path / "info.json").read_bytes() == before
     log.close()
 
 
-def test_a_malformed_log_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "zero 1.5",
+        "1",
+        "1 nan",
+        "1 inf",
+        "1 -0.5",
+        "1 1.5,2.5",
+        "1 1.5 2.5",
+        "-1 1.5",
+        "",
+        "1.5 1.5",
+    ],
+)
+def test_a_malformed_log_is_named(tmp_path: Path, line: str) -> None:
     MeasurementLog(tmp_path, INFO, {}).close()
-    (tmp_path / "rounds.txt").write_text("0 1.5\nzero 1.5\n")
-    with pytest.raises(InputError, match=r"rounds\.txt: line 2: 'zero 1\.5' is not a round"):
+    (tmp_path / "rounds.txt").write_text(f"0 1.5\n{line}\n")
+    with pytest.raises(InputError, match=rf"rounds\.txt: line 2: '{line}' is not a round"):
         MeasurementLog(tmp_path, INFO, {})
+
+
+def test_rounds_of_other_device_counts_are_refused(tmp_path: Path) -> None:
+    info = msgspec.structs.replace(INFO, backend="gloo", world_size=2)
+    log = MeasurementLog(tmp_path, info, {})
+    log.add(0, [[1.0, 2.0], [3.0, 4.0]])
+    log.close()
+    MeasurementLog(tmp_path, info, {}).close()
+    with (tmp_path / "rounds.txt").open("a") as file:
+        file.write("1 1.0,2.0,3.0 1.0,2.0,3.0\n")
+    with pytest.raises(InputError, match=r"rounds\.txt: line 2: .* is not a round"):
+        MeasurementLog(tmp_path, info, {})
 
 
 # --- reading ---
@@ -276,6 +327,32 @@ def test_missing_or_malformed_info(tmp_path: Path, golden: Path) -> None:
     folder = shutil.copytree(golden / "cost_data/compute", tmp_path / "compute")
     (folder / "info.json").write_text('{"schema": "neuroshard/cost-data/1", "source": "guessed"}')
     with pytest.raises(InputError, match=r"info\.json: source"):
+        read_compute(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("hardware", "", "hardware must be a non-empty string"),
+        ("hardware", "two\nlines", "hardware must be a non-empty string"),
+        ("batch_size", 0, "batch_size must lie between 1"),
+        ("seed", -1, "seed must lie between 0"),
+        ("iterations", 0, "iterations must lie between 1"),
+        ("rounds", 0, "rounds must lie between 1"),
+        ("world_size", 1, "world_size must lie between 2"),
+        ("memory_bytes", 0, "memory_bytes must lie between 1"),
+        ("versions", {"torch": ""}, "versions: torch must be a non-empty string"),
+        ("source", "simulated", "contradict each other"),
+        ("date", "", "date must be a non-empty string"),
+    ],
+)
+def test_impossible_info_is_refused(
+    tmp_path: Path, golden: Path, field: str, value: object, message: str
+) -> None:
+    folder = shutil.copytree(golden / "cost_data/compute", tmp_path / "compute")
+    info = {name: getattr(INFO, name) for name in INFO.__struct_fields__}
+    (folder / "info.json").write_bytes(msgspec.json.encode({**info, field: value}))
+    with pytest.raises(InputError, match=rf"info\.json: .*{message}"):
         read_compute(folder)
 
 
@@ -333,6 +410,83 @@ def test_fbgemm_measures_half_precision() -> None:
     assert FbgemmCompute(batch_size=16, iterations=2).measure([half, table("full")]) > 0
 
 
+def test_fbgemm_keeps_an_arena_for_each_type_in_use() -> None:
+    from neuroshard_fast.profile.fbgemm import FbgemmCompute
+    from neuroshard_fast.profile.host_memory import needed_bytes
+
+    replace = msgspec.structs.replace
+    half = replace(table("half", rows=100), data_type="fp16", output_dtype="fp16")
+    adagrad = replace(table("adagrad", rows=200), optimizer="adagrad")
+    rowwise = replace(table("rowwise", rows=400), optimizer="rowwise_adagrad")
+    sets = [[half, half], [adagrad, rowwise], [rowwise]]
+    backend = FbgemmCompute(4, sets, iterations=1)
+
+    def elements() -> dict[tuple[str, str], int]:
+        return {arena: memory.numel() for arena, memory in backend._arenas.items()}
+
+    expected = {
+        ("weights", "fp16"): 2 * 100 * 8,
+        ("weights", "fp32"): (200 + 400) * 8,
+        ("state", "fp32"): 200 * 8 + 400,
+    }
+    assert elements() == expected
+    assert needed_bytes("fbgemm", sets) == 2 * 1600 + 4 * 4800 + 4 * 2000
+    assert needed_bytes("embedding-bag", sets) == 200 * 8 * 8 + 400 * 36
+    for tables in sets:
+        assert backend.measure(tables) > 0
+    assert elements() == expected
+    assert backend.measure([adagrad, adagrad, rowwise]) > 0  # more than was set aside
+    assert elements() == {
+        **expected,
+        ("weights", "fp32"): 800 * 8,
+        ("state", "fp32"): 400 * 8 + 400,
+    }
+
+
+def test_fbgemm_that_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from neuroshard_fast.profile.backends import choose_compute_backend
+
+    monkeypatch.setitem(sys.modules, "neuroshard_fast.profile.fbgemm", None)
+    for wanted in ("auto", "fbgemm"):
+        with pytest.raises(MissingDependencyError, match="fbgemm_gpu is installed but does not"):
+            choose_compute_backend(wanted)
+    assert choose_compute_backend("embedding-bag") == "embedding-bag"
+
+
+def test_a_gpu_without_memory_left_is_named() -> None:
+    import torch
+
+    from neuroshard_fast.profile.timing import out_of_memory_named
+
+    refused = pytest.raises(InputError, match="more memory than this GPU has left")
+    with refused, out_of_memory_named():
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+
+def test_more_devices_than_gpus_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    from neuroshard_fast.profile import distributed
+
+    monkeypatch.setattr(distributed, "communication_backend", lambda: "nccl")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert main(comm_arguments(tmp_path, 1)) == 2
+    assert "2 devices wanted, but this machine has 1 GPUs" in capsys.readouterr().err
+
+
+def test_a_measuring_process_ends_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from neuroshard_fast.profile.distributed import run_worker
+
+    def work() -> None:
+        raise InputError("too wide")
+
+    with pytest.raises(SystemExit, match="2"):
+        run_worker(work)
+    assert capsys.readouterr().err == "error: too wide\n"
+
+
 @pytest.mark.parametrize(
     ("backend", "changes", "message"),
     [
@@ -344,6 +498,11 @@ def test_fbgemm_measures_half_precision() -> None:
             "embedding-bag",
             {"is_weighted": True, "pooling": "mean"},
             "embedding-bag has no weighted mean",
+        ),
+        (
+            "embedding-bag",
+            {"is_weighted": True, "pooling": "none"},
+            "embedding-bag has no weighted sequence",
         ),
     ],
 )
@@ -434,6 +593,41 @@ def test_compute_is_measured_killed_and_continued(pool: Path, tmp_path: Path) ->
     assert info.hardware
 
 
+def test_more_rounds_of_fewer_samples_are_taken_of_all_that_there_are(
+    pool: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    assert main(compute_arguments(pool, data, 4)) == 0
+    before = read_compute(data / "compute")
+    assert main([*compute_arguments(pool, data, 2), "--rounds", "2"]) == 0
+    after = read_compute(data / "compute")
+    assert after.samples == before.samples
+    assert (after.costs != before.costs).any()
+    assert after.info is not None
+    assert after.info.rounds == 2
+    lines = (data / "compute/rounds.txt").read_text().splitlines()
+    assert [int(line.split()[0]) for line in lines] == [0, 1, 2, 3, 0] * 2
+
+
+def test_more_rounds_of_fewer_all_to_alls_are_taken_of_all_that_there_are(tmp_path: Path) -> None:
+    assert main(comm_arguments(tmp_path, 3)) == 0
+    assert main(comm_arguments(tmp_path, 1, "--rounds", "2")) == 0
+    assert len(read_communication(tmp_path / "comm_2").dims) == 3
+    lines = (tmp_path / "comm_2/rounds.txt").read_text().splitlines()
+    assert [int(line.split()[0]) for line in lines] == [0, 1, 2, 0] * 2
+
+
+def test_tables_larger_than_this_machine_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = tmp_path / "pool.json"
+    TableSet.of([table("huge", rows=2**36)]).save(pool)
+    arguments = compute_arguments(pool, tmp_path / "data", 2)
+    assert main([*arguments, "--memory", "4096TiB"]) == 2
+    assert "more memory than is available" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
 def test_other_settings_exit_with_an_error(
     pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -493,11 +687,10 @@ def test_held_out_tables_have_a_folder_of_their_own(pool: Path, tmp_path: Path) 
         (["--backend", "simulated", "--hardware", "z80"], "z80"),
         (["--samples", "0"], "samples must lie between 1"),
         (["--batch-size", "-1"], "batch_size must lie between 1"),
-        (["--seed", "-1"], "--seed must lie between 0"),
-        (["--rounds", "0"], "--rounds must lie between 1"),
+        (["--seed", "-1"], "seed must lie between 0"),
+        (["--rounds", "0"], "rounds must lie between 1"),
         (["--memory", "much"], "memory size 'much'"),
         (["--memory", "1B"], "none fits a sample of 1 bytes"),
-        (["--memory", "4096TiB"], "more memory than is available"),
         (["-o", os.devnull + "/data"], "cannot be made"),
     ],
 )

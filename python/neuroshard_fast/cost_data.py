@@ -14,21 +14,42 @@ devices. In each of them
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from neuroshard_fast import config, published
+from neuroshard_fast.checks import MAX_SEED, label, one_of, whole_number
+from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.features import compute_features
-from neuroshard_fast.tables import EmbeddingTable
 
 Floats = npt.NDArray[np.float64]
+DataSource = Literal["measured", "simulated"]
+Backend = Literal["fbgemm", "embedding-bag", "gloo", "nccl", "simulated"]
+
+COMPUTE_FOLDER = "compute"
+HELD_OUT_FOLDER = "compute_heldout"
+"""Samples of other tables than those of COMPUTE_FOLDER."""
+
+_COMMUNICATION_FOLDER = re.compile(r"comm_([1-9][0-9]{0,4})")
+
+
+def communication_folder(devices: int) -> str:
+    """Name of the folder of all-to-alls between ``devices`` devices."""
+    return f"comm_{devices}"
+
+
+def device_counts(folder: Path) -> list[int]:
+    """Numbers of devices that ``folder`` has a folder of all-to-alls for, ascending."""
+    names = (path.name for path in folder.iterdir() if path.is_dir())
+    matches = (_COMMUNICATION_FOLDER.fullmatch(name) for name in names)
+    return sorted(int(match[1]) for match in matches if match)
 
 
 class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,8 +70,8 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     schema: Literal["neuroshard/cost-data/1"] = "neuroshard/cost-data/1"
-    source: Literal["measured", "simulated"]
-    backend: Literal["fbgemm", "embedding-bag", "gloo", "nccl", "simulated"]
+    source: DataSource
+    backend: Backend
     hardware: str
     batch_size: int
     seed: int
@@ -63,6 +84,31 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     optimizer: str = ""
     versions: dict[str, str]
     date: str
+
+    def __post_init__(self) -> None:
+        one_of(self.source, "source", get_args(DataSource))
+        one_of(self.backend, "backend", get_args(Backend))
+        if (self.source == "simulated") != (self.backend == "simulated"):
+            raise InputError(
+                f"source {self.source!r} and backend {self.backend!r} contradict each other"
+            )
+        label(self.hardware, "hardware")
+        whole_number(self.batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
+        whole_number(self.seed, "seed", low=0, high=MAX_SEED)
+        whole_number(self.warmup, "warmup", low=0, high=10**9)
+        whole_number(self.iterations, "iterations", low=1, high=10**9)
+        whole_number(self.rounds, "rounds", low=1, high=10**9)
+        if self.world_size is not None:
+            whole_number(self.world_size, "world_size", low=2, high=MAX_DEVICES)
+        if self.memory_bytes is not None:
+            whole_number(self.memory_bytes, "memory_bytes", low=1, high=MAX_MEMORY_BYTES)
+        for field in ("data_type", "optimizer"):
+            if getattr(self, field):
+                label(getattr(self, field), field)
+        for library, version in self.versions.items():
+            label(library, "versions")
+            label(version, f"versions: {library}")
+        label(self.date, "date")
 
 
 @dataclass(frozen=True)
@@ -122,20 +168,6 @@ def read_communication(folder: str | os.PathLike[str]) -> CommunicationData:
     dims, starts, forward, backward = published.read_communication_samples(path / "data.txt")
     floors = _noise_floors(path / "repeats.txt", np.stack([forward, backward], axis=1))
     return CommunicationData(dims, starts, forward, backward, _read_info(path), *floors)
-
-
-def table_configs(tables: Sequence[EmbeddingTable], batch_size: int) -> bytes:
-    """``table_configs.json`` of the tables that samples are made of."""
-    configs = [
-        {
-            "row": table.num_embeddings,
-            "pooling_factor": table.pooling_factor,
-            **{f"bin_{k}": share for k, share in enumerate(table.histogram(batch_size))},
-            "dim": table.embedding_dim,
-        }
-        for table in tables
-    ]
-    return b"[\n" + b",\n".join(msgspec.json.encode(entry) for entry in configs) + b"\n]\n"
 
 
 def _read_info(path: Path) -> CostDataInfo | None:

@@ -56,7 +56,6 @@ def _add_common(parser: argparse.ArgumentParser, samples: int) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure or simulate until the folder is full."""
-    from neuroshard_fast.checks import whole_number
     from neuroshard_fast.errors import InputError
     from neuroshard_fast.profile.communication import profile_communication
     from neuroshard_fast.profile.compute import profile_compute
@@ -65,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
 
     if (args.backend == "simulated") != (args.hardware is not None):
         raise InputError("--backend simulated and --hardware go together")
-    whole_number(args.seed, "--seed", low=0, high=2**63 - 1)
-    whole_number(args.rounds, "--rounds", low=1, high=1000)
     if args.part == "comm":
         profile_communication(
             args.output,

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from neuroshard_fast.profile.backends import TIMED_ITERATIONS, WARMUP_ITERATIONS
+from neuroshard_fast.profile.timing import out_of_memory_named
 
 
 class TorchAllToAll:
@@ -77,9 +78,10 @@ class TorchAllToAll:
         by_share = [round(rows * dims[self._rank]) for rows in self._local_batch]
         by_owner = [round(self._local_batch[self._rank] * dim) for dim in dims]
         sizes = (sum(by_share), sum(by_owner))
-        for k, size in enumerate(sizes):
-            if self._buffers[k].numel() < size:
-                self._buffers[k] = torch.ones(size, device=self._device)
+        with out_of_memory_named():
+            for k, size in enumerate(sizes):
+                if self._buffers[k].numel() < size:
+                    self._buffers[k] = torch.ones(size, device=self._device)
         columns, share = (buffer[:size] for buffer, size in zip(self._buffers, sizes, strict=True))
         return columns, share, (by_share, by_owner)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from neuroshard_fast.checks import one_of
 from neuroshard_fast.errors import InputError, MissingDependencyError
@@ -36,9 +37,10 @@ class CommunicationBackend(Protocol):
 def choose_compute_backend(wanted: str) -> MeasuringBackendName:
     """The backend to measure with: FBGEMM for "auto" where it is installed.
 
-    MissingDependencyError without torch, or without FBGEMM where that is asked for.
+    MissingDependencyError without torch, without FBGEMM where that is asked for, and where what is
+    installed does not load.
     """
-    one_of(wanted, "backend", ("auto", "fbgemm", "embedding-bag"))
+    one_of(wanted, "backend", ("auto", *get_args(MeasuringBackendName)))
     check_torch()
     has_fbgemm = find_spec("fbgemm_gpu") is not None
     if wanted == "fbgemm" and not has_fbgemm:
@@ -46,7 +48,18 @@ def choose_compute_backend(wanted: str) -> MeasuringBackendName:
             "fbgemm_gpu is not installed: pip install 'neuroshard-fast[profile-cpu]' (on a GPU "
             "fbgemm-gpu), or measure torch's own operators with the backend embedding-bag"
         )
-    return "embedding-bag" if wanted == "embedding-bag" or not has_fbgemm else "fbgemm"
+    if wanted == "embedding-bag" or not has_fbgemm:
+        return "embedding-bag"
+    try:
+        importlib.import_module("neuroshard_fast.profile.fbgemm")
+    except Exception as error:  # a build for another torch or CUDA fails in many ways
+        reason = " ".join(str(error).split())[:200]
+        raise MissingDependencyError(
+            f"fbgemm_gpu is installed but does not load ({type(error).__name__}: {reason}): install "
+            "the build for this torch, or measure torch's own operators with the backend "
+            "embedding-bag"
+        ) from error
+    return "fbgemm"
 
 
 def check_torch() -> None:
@@ -78,9 +91,10 @@ def check_tables(name: MeasuringBackendName, tables: Iterable[EmbeddingTable]) -
                     f"table {table.name!r}: {name} does not train {field} {getattr(table, field)} "
                     "on this machine; measure on a GPU with FBGEMM, or change the table"
                 )
-        if name == "embedding-bag" and table.is_weighted and table.pooling == "mean":
+        if name == "embedding-bag" and table.is_weighted and table.pooling != "sum":
+            what = "mean" if table.pooling == "mean" else "sequence"
             raise InputError(
-                f"table {table.name!r}: embedding-bag has no weighted mean; measure with FBGEMM"
+                f"table {table.name!r}: embedding-bag has no weighted {what}; measure with FBGEMM"
             )
 
 
@@ -88,14 +102,14 @@ def compute_backend(
     name: MeasuringBackendName,
     batch_size: int,
     *,
-    memory_bytes: int = 0,
+    sets: Iterable[Sequence[EmbeddingTable]] = (),
     iterations: int = TIMED_ITERATIONS,
 ) -> ComputeBackend:
-    """The backend of that name; ``memory_bytes`` is the most that one measurement's tables take."""
+    """The backend of that name; ``sets`` of tables that will be measured get memory set aside."""
     if name == "embedding-bag":
         from neuroshard_fast.profile.embedding_bag import EmbeddingBagCompute
 
         return EmbeddingBagCompute(batch_size, iterations)
     from neuroshard_fast.profile.fbgemm import FbgemmCompute
 
-    return FbgemmCompute(batch_size, memory_bytes, iterations)
+    return FbgemmCompute(batch_size, sets, iterations)

@@ -16,13 +16,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from neuroshard_fast import config, published
-from neuroshard_fast.checks import whole_number
+from neuroshard_fast.checks import MAX_SEED, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
-from neuroshard_fast.cost_data import CostDataInfo
+from neuroshard_fast.cost_data import CostDataInfo, communication_folder
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.backends import check_torch
 from neuroshard_fast.profile.environment import measured_info, simulated_info
-from neuroshard_fast.profile.log import ROUNDS, Measured, MeasurementLog, fill, start_folder
+from neuroshard_fast.profile.log import (
+    MAX_ROUNDS,
+    ROUNDS,
+    Measured,
+    MeasurementLog,
+    check_folder,
+    fill,
+    start_folder,
+)
 from neuroshard_fast.profile.sampling import AllToAll, draw_all_to_all
 
 if TYPE_CHECKING:
@@ -32,7 +40,7 @@ _STOP = -1
 
 
 class CommunicationJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the measuring processes do: fill ``folder`` up to ``samples`` samples."""
+    """What the measuring processes do: fill ``folder`` up to ``samples`` samples at least."""
 
     folder: str
     info: CostDataInfo
@@ -56,13 +64,15 @@ def profile_communication(
     hardware: what to simulate instead of measuring.
 
     Starts one process a device on this machine, unless torchrun has started this process as one of
-    them. Killed and started again with the same arguments it continues. InputError where the folder
-    holds other data.
+    them. Killed and started again with the same arguments it continues; samples that are there
+    already stay, also where fewer are asked for. InputError where the folder holds other data.
     """
     whole_number(devices, "devices", low=2, high=MAX_DEVICES)
     whole_number(samples, "samples", low=1, high=10**9)
     whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
-    path = Path(folder) / f"comm_{devices}"
+    whole_number(seed, "seed", low=0, high=MAX_SEED)
+    whole_number(rounds, "rounds", low=1, high=MAX_ROUNDS)
+    path = Path(folder) / communication_folder(devices)
     settings = {"batch_size": batch_size, "seed": seed, "world_size": devices}
     if hardware is not None:
         from neuroshard_fast.profile.simulated import SimulatedCommunication
@@ -82,8 +92,8 @@ def profile_communication(
     if distributed.launched():
         _work(job)
     else:
-        start_folder(path, info, {})  # what is wrong with it shows before any process starts
-        distributed.launch(devices, __name__, msgspec.json.encode(job).decode())
+        check_folder(path, info, {})  # what is wrong with it shows before any process starts
+        distributed.launch(devices, __name__, config.encode(job).decode())
 
 
 def _draw(devices: int, seed: int, samples: int) -> list[AllToAll]:
@@ -111,10 +121,10 @@ def _work(job: CommunicationJob) -> None:
                 f"{info.world_size} devices wanted, but torchrun started {dist.get_world_size()}"
             )
         backend = TorchAllToAll(device, info.batch_size)
-        drawn = _draw(dist.get_world_size(), info.seed, job.samples)
 
         def measure(sample: int) -> Measured:
-            return list(backend.measure(drawn[sample].dims, drawn[sample].starts_ms))
+            drawn = draw_all_to_all(dist.get_world_size(), info.seed, sample)
+            return list(backend.measure(drawn.dims, drawn.starts_ms))
 
         if dist.get_rank():
             while (sample := _agree(_STOP, device)) != _STOP:
@@ -122,9 +132,11 @@ def _work(job: CommunicationJob) -> None:
             return
         path = Path(job.folder)
         with contextlib.closing(MeasurementLog(path, info, {})) as log:
+            samples = max(job.samples, log.samples())
+            drawn = _draw(dist.get_world_size(), info.seed, samples)
             fill(
                 log,
-                job.samples,
+                samples,
                 lambda sample: measure(_agree(sample, device)),
                 lambda measured: _write_data(path, drawn, measured),
                 f"all-to-alls of {info.world_size}",
@@ -143,4 +155,7 @@ def _agree(sample: int, device: torch.device) -> int:
 
 
 if __name__ == "__main__":
-    _work(config.decode(sys.argv[1].encode(), CommunicationJob, "job"))
+    from neuroshard_fast.profile.distributed import run_worker
+
+    job = config.decode(sys.argv[1].encode(), CommunicationJob, "job")
+    run_worker(lambda: _work(job))

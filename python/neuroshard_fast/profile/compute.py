@@ -8,17 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from neuroshard_fast import published
-from neuroshard_fast.checks import whole_number
+from neuroshard_fast.checks import MAX_SEED, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_MEMORY_BYTES
-from neuroshard_fast.cost_data import table_configs
+from neuroshard_fast.cost_data import COMPUTE_FOLDER, HELD_OUT_FOLDER
 from neuroshard_fast.profile.backends import check_tables, choose_compute_backend, compute_backend
-from neuroshard_fast.profile.environment import check_host_memory, measured_info, simulated_info
-from neuroshard_fast.profile.log import ROUNDS, MeasurementLog, fill, start_folder
+from neuroshard_fast.profile.environment import measured_info, simulated_info
+from neuroshard_fast.profile.host_memory import check_host_memory, needed_bytes
+from neuroshard_fast.profile.log import MAX_ROUNDS, ROUNDS, MeasurementLog, fill, start_folder
 from neuroshard_fast.profile.sampling import ComputeSampler, augment
+from neuroshard_fast.published import PublishedTable
 from neuroshard_fast.tables import TableSet
-
-COMPUTE_FOLDER = "compute"
-HELD_OUT_FOLDER = "compute_heldout"
 
 
 def profile_compute(
@@ -36,7 +35,8 @@ def profile_compute(
 ) -> None:
     """Measure sets of tables of ``pool`` until ``folder``/compute holds ``samples`` samples.
 
-    pool: tables to draw from; each is taken with dims 4, 8, … 128.
+    pool: tables to draw from; each is taken with dims 4, 8, 16, … (see
+        :func:`neuroshard_fast.profile.sampling.augmented_dims`).
     batch_size: samples of the global batch.
     memory_bytes: the most that the tables of a sample take.
     rounds: of each sample, some time apart.
@@ -44,17 +44,20 @@ def profile_compute(
     hardware: what to simulate instead of measuring.
     held_out: write to ``folder``/compute_heldout: tables to test cost models on, not to train them.
 
-    Killed and started again with the same arguments it continues. InputError where the folder holds
-    other data.
+    Killed and started again with the same arguments it continues; samples that are there already
+    stay, also where fewer are asked for. InputError where the folder holds other data.
     """
     whole_number(samples, "samples", low=1, high=10**9)
     whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
     whole_number(memory_bytes, "memory_bytes", low=1, high=MAX_MEMORY_BYTES)
+    whole_number(seed, "seed", low=0, high=MAX_SEED)
+    whole_number(rounds, "rounds", low=1, high=MAX_ROUNDS)
     tables = augment(pool)
     sampler = ComputeSampler(tables, memory_bytes, seed)
     drawn = [sampler.draw(sample) for sample in range(samples)]
     path = Path(folder) / (HELD_OUT_FOLDER if held_out else COMPUTE_FOLDER)
-    files = {"table_configs.json": table_configs(tables, batch_size)}
+    published_tables = [PublishedTable.of(table, batch_size) for table in tables]
+    files = {"table_configs.json": published.encode_table_configs(published_tables)}
     common = {
         "batch_size": batch_size,
         "seed": seed,
@@ -76,14 +79,19 @@ def profile_compute(
         return
     name = choose_compute_backend(backend)
     check_tables(name, pool)
-    check_host_memory(memory_bytes)
+
+    sets = [[tables[table] for table in sample] for sample in drawn]
+    check_host_memory(needed_bytes(name, sets))
     info = measured_info(name, rounds, **common)
     with contextlib.closing(MeasurementLog(path, info, files)) as log:
-        measuring = compute_backend(name, batch_size, memory_bytes=memory_bytes)
+        for sample in range(samples, log.samples()):  # there are more than were asked for
+            drawn.append(sampler.draw(sample))
+            sets.append([tables[table] for table in drawn[sample]])
+        measuring = compute_backend(name, batch_size, sets=sets)
         fill(
             log,
-            samples,
-            lambda sample: [[measuring.measure([tables[table] for table in drawn[sample]])]],
+            len(drawn),
+            lambda sample: [[measuring.measure(sets[sample])]],
             lambda measured: write_data(cost for ((cost,),) in measured),
             "compute samples",
         )

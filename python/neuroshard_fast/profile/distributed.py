@@ -8,14 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 
-from neuroshard_fast.errors import NeuroShardError
+from neuroshard_fast.errors import InputError, NeuroShardError
 from neuroshard_fast.profile.timing import keep_freed_memory
 
 _TIMEOUT = timedelta(minutes=5)
@@ -34,8 +34,14 @@ def launched() -> bool:
 def launch(world_size: int, module: str, job: str) -> None:
     """Run ``python -m module job`` in ``world_size`` processes of this machine, by torchrun.
 
-    NeuroShardError when one of them fails; what it printed is on stderr.
+    InputError where each needs a GPU of its own and there are fewer; NeuroShardError when one of them
+    fails: what it printed is on stderr.
     """
+    if communication_backend() == "nccl" and world_size > torch.cuda.device_count():
+        raise InputError(
+            f"{world_size} devices wanted, but this machine has {torch.cuda.device_count()} GPUs; on "
+            "several machines, start with torchrun (docs/profiling.md)"
+        )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(world_size), "-m", module, job]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
@@ -50,6 +56,15 @@ def launch(world_size: int, module: str, job: str) -> None:
         raise NeuroShardError(
             f"a measuring process failed (exit status {status}); see its output above"
         )
+
+
+def run_worker(work: Callable[[], None]) -> None:
+    """Do the ``work`` of a measuring process; an error that is meant for people ends it in a line."""
+    try:
+        work()
+    except NeuroShardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def _end_with_parent() -> None:

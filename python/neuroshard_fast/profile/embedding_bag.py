@@ -9,7 +9,7 @@ from torch import nn
 
 from neuroshard_fast.profile.backends import TIMED_ITERATIONS
 from neuroshard_fast.profile.lookups import LookupCache
-from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory
+from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory, out_of_memory_named
 from neuroshard_fast.tables import EmbeddingTable
 
 _LEARNING_RATE = 1e-3
@@ -30,15 +30,17 @@ class EmbeddingBagCompute:
 
     def measure(self, tables: Sequence[EmbeddingTable]) -> float:
         """Median milliseconds of forward, backward and update of ``tables``; 0 without tables."""
-        if not tables:
-            return 0.0
+        with out_of_memory_named():
+            return self._timer.median(self._prepare(tables)) if tables else 0.0
+
+    def _prepare(self, tables: Sequence[EmbeddingTable]) -> Callable[[], None]:
         steps = [self._table(table) for table in tables]
 
         def step() -> None:
             for run in steps:
                 run()
 
-        return self._timer.median(step)
+        return step
 
     def _table(self, table: EmbeddingTable) -> Callable[[], None]:
         lookups = self._lookups.of_table(table)

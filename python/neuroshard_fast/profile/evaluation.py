@@ -18,8 +18,7 @@ import msgspec
 from neuroshard_fast import config
 from neuroshard_fast.checks import whole_number
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.features import output_width
-from neuroshard_fast.memory import shard_memory
+from neuroshard_fast.features import output_dims
 from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.profile.backends import (
     TIMED_ITERATIONS,
@@ -28,8 +27,10 @@ from neuroshard_fast.profile.backends import (
     choose_compute_backend,
     compute_backend,
 )
-from neuroshard_fast.profile.environment import check_host_memory, hardware_name, progress_bar
+from neuroshard_fast.profile.environment import hardware_name
+from neuroshard_fast.profile.host_memory import check_host_memory, needed_bytes
 from neuroshard_fast.profile.log import ROUNDS
+from neuroshard_fast.progress import progress_bar
 from neuroshard_fast.tables import EmbeddingTable, TableSet
 
 
@@ -123,11 +124,11 @@ def evaluate_problems(
         if len({getattr(plan, field) for plan in all_plans}) > 1:
             raise InputError(f"plans: all must have the same {field}")
     world_size = all_plans[0].world_size
-    placements = [[_placement(tables, plan) for plan in plans] for tables, plans in problems]
+    placements = [[plan.tables_by_device(tables) for plan in plans] for tables, plans in problems]
     name = choose_compute_backend(backend)
     for tables, _ in problems:
         check_tables(name, tables)
-    check_host_memory(sum(map(_largest_bytes, _by_device(placements, world_size))))
+    check_host_memory(sum(needed_bytes(name, sets) for sets in _by_device(placements, world_size)))
 
     from neuroshard_fast.profile import distributed
 
@@ -156,36 +157,6 @@ def evaluate_problems(
     )
 
 
-def _placement(tables: TableSet, plan: ShardingPlan) -> list[list[EmbeddingTable]]:
-    """Tables of the shards' widths by device; InputError where the shards are not the tables'."""
-    by_name = {table.name: table for table in tables}
-    placed: list[list[EmbeddingTable]] = [[] for _ in range(plan.world_size)]
-    columns: dict[str, list[tuple[int, int]]] = {name: [] for name in by_name}
-    for index, shard in enumerate(plan.shards):
-        where = f"plan: shards[{index}]"
-        if shard.table not in by_name:
-            raise InputError(f"{where}: no table is called {shard.table!r}")
-        if not 0 <= shard.device < plan.world_size:
-            raise InputError(f"{where}: there is no device {shard.device}")
-        table = by_name[shard.table]
-        columns[shard.table].append((shard.column_offset, shard.width))
-        try:
-            placed[shard.device].append(msgspec.structs.replace(table, embedding_dim=shard.width))
-        except InputError as error:
-            raise InputError(f"{where}: width: {error}") from error
-    for name, parts in columns.items():
-        end = 0
-        for offset, width in sorted(parts):
-            if offset != end:
-                raise InputError(f"plan: table {name!r}: shards do not meet at column {end}")
-            end += width
-        if end != by_name[name].embedding_dim:
-            raise InputError(
-                f"plan: table {name!r}: shards have {end} columns of {by_name[name].embedding_dim}"
-            )
-    return placed
-
-
 def _by_device(
     placements: list[list[list[list[EmbeddingTable]]]], world_size: int
 ) -> list[list[list[EmbeddingTable]]]:
@@ -193,13 +164,6 @@ def _by_device(
     return [
         [plan[device] for plans in placements for plan in plans] for device in range(world_size)
     ]
-
-
-def _largest_bytes(sets: list[list[EmbeddingTable]]) -> int:
-    return max(
-        sum(shard_memory(table).of_width(table.embedding_dim) for table in tables)
-        for tables in sets
-    )
 
 
 def _work(job: _Job) -> None:
@@ -214,7 +178,7 @@ def _work(job: _Job) -> None:
         compute = compute_backend(
             job.backend,
             job.batch_size,
-            memory_bytes=_largest_bytes(_by_device(job.placements, world_size)[rank]),
+            sets=_by_device(job.placements, world_size)[rank],
             iterations=job.iterations,
         )
         network = TorchAllToAll(device, job.batch_size, job.iterations)
@@ -226,10 +190,7 @@ def _work(job: _Job) -> None:
                 if turn == rank:
                     own = compute.measure(plan[rank])
             computes = network.gather(own)
-            dims = [
-                sum(table.embedding_dim * output_width(table) for table in tables)
-                for tables in plan
-            ]
+            dims = output_dims(plan)
             backwards = network.measure_backward(dims)
             starts = [a + b for a, b in zip(computes, backwards, strict=True)]
             forwards = network.measure_forward(dims, [start - min(starts) for start in starts])
@@ -237,7 +198,7 @@ def _work(job: _Job) -> None:
 
         results = []
         steps = job.rounds * sum(map(len, job.placements))
-        with progress_bar(0, steps, "plans, round by round", disable=rank > 0) as progress:
+        with progress_bar(steps, "plans, round by round", disable=rank > 0) as progress:
             for plans in job.placements:
                 rounds: list[list[list[list[float]]]] = [[] for _ in plans]
                 for _ in range(job.rounds):
@@ -269,4 +230,6 @@ def _summary(rounds: list[list[list[float]]]) -> MeasuredPlan:
 
 
 if __name__ == "__main__":
-    _work(config.load(sys.argv[1], _Job))
+    from neuroshard_fast.profile.distributed import run_worker
+
+    run_worker(lambda: _work(config.load(sys.argv[1], _Job)))

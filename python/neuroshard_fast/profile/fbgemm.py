@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from neuroshard_fast.profile.backends import TIMED_ITERATIONS
+from neuroshard_fast.profile.host_memory import Arena, arena_elements, largest_arenas
 from neuroshard_fast.profile.lookups import LookupCache, join
-from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory
+from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory, out_of_memory_named
 from neuroshard_fast.tables import EmbeddingTable
 
 # FBGEMM warns of each optional operator that its build lacks.
@@ -35,6 +37,8 @@ _TYPES = {
     "bf16": SparseType.BF16,
     "int8": SparseType.INT8,
 }
+_ARENA_TYPES = {"fp32": torch.float32, "fp16": torch.float16}
+_BUFFERS = {"weights": "weights", "state": "momentum1"}
 _POOLING = {"sum": PoolingMode.SUM, "mean": PoolingMode.MEAN, "none": PoolingMode.NONE}
 
 Step = Callable[[], None]
@@ -44,29 +48,29 @@ class FbgemmCompute:
     """Fused lookups of all tables of one device, one operator for each kind of table (as TorchRec).
 
     batch_size: samples of the global batch.
-    memory_bytes: the most weights that one measurement needs; more is allocated when asked for.
+    sets: tables that will be measured together; memory for any one of them is set aside on a CPU.
     iterations: timed iterations of a measurement.
     """
 
-    name = "fbgemm"
-
     def __init__(
-        self, batch_size: int, memory_bytes: int = 0, iterations: int = TIMED_ITERATIONS
+        self,
+        batch_size: int,
+        sets: Iterable[Sequence[EmbeddingTable]] = (),
+        iterations: int = TIMED_ITERATIONS,
     ) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._arenas: dict[Arena, torch.Tensor] = {}
         if self.device.type == "cpu":
             torch.set_num_threads(1)
             keep_freed_memory()
+            self._make_room(largest_arenas(sets))
         self._lookups = LookupCache(batch_size)
         self._timer = StepTimer(self.device, iterations)
-        self._batch_size = batch_size
-        self._arenas: dict[tuple[str, torch.dtype], torch.Tensor] = {}
-        if memory_bytes:
-            self._arena("weights", torch.float32, memory_bytes // 4)
 
     def measure(self, tables: Sequence[EmbeddingTable]) -> float:
         """Median milliseconds of forward, backward and update of ``tables``; 0 without tables."""
-        return self._timer.median(self.prepare(tables)) if tables else 0.0
+        with out_of_memory_named():
+            return self._timer.median(self.prepare(tables)) if tables else 0.0
 
     def prepare(self, tables: Sequence[EmbeddingTable]) -> Step:
         """One training step of ``tables``, ready to run."""
@@ -76,7 +80,9 @@ class FbgemmCompute:
             width = table.embedding_dim if table.pooling == "none" else None
             kind = (table.data_type, table.output_dtype, table.optimizer, table.pooling)
             groups.setdefault((*kind, table.is_weighted, width), []).append(table)
-        used: dict[tuple[str, torch.dtype], int] = {}
+        if self.device.type == "cpu":
+            self._make_room(arena_elements(tables))
+        used: Counter[Arena] = Counter()
         steps = [self._operator(group, used) for group in groups.values()]
 
         def step() -> None:
@@ -85,9 +91,7 @@ class FbgemmCompute:
 
         return step
 
-    def _operator(
-        self, tables: Sequence[EmbeddingTable], used: dict[tuple[str, torch.dtype], int]
-    ) -> Step:
+    def _operator(self, tables: Sequence[EmbeddingTable], used: Counter[Arena]) -> Step:
         first = tables[0]
         on_cpu = self.device.type == "cpu"
         place = (
@@ -118,7 +122,7 @@ class FbgemmCompute:
         return run
 
     def _host_buffers(
-        self, tables: Sequence[EmbeddingTable], used: dict[tuple[str, torch.dtype], int]
+        self, tables: Sequence[EmbeddingTable], used: Counter[Arena]
     ) -> dict[str, Any]:
         """Weights and optimizer state out of memory that is kept from one measurement to the next.
 
@@ -127,29 +131,16 @@ class FbgemmCompute:
         """
         if self.device.type != "cpu":
             return {}
-        elements = sum(table.num_embeddings * table.embedding_dim for table in tables)
-        type_ = torch.float16 if tables[0].data_type == "fp16" else torch.float32
-        buffers = {"weights": self._take("weights", type_, elements, used)}
-        if tables[0].optimizer == "adagrad":
-            buffers["momentum1"] = self._take("state", torch.float32, elements, used)
-        elif tables[0].optimizer == "rowwise_adagrad":
-            rows = sum(table.num_embeddings for table in tables)
-            buffers["momentum1"] = self._take("state", torch.float32, rows, used)
+        buffers = {}
+        for arena, elements in arena_elements(tables).items():
+            start = used[arena]
+            used[arena] += elements
+            buffers[_BUFFERS[arena[0]]] = self._arenas[arena][start : start + elements]
         return {"preallocated_host_buffers": buffers}
 
-    def _take(
-        self,
-        kind: str,
-        type_: torch.dtype,
-        elements: int,
-        used: dict[tuple[str, torch.dtype], int],
-    ) -> torch.Tensor:
-        start = used.get((kind, type_), 0)
-        used[kind, type_] = start + elements
-        return self._arena(kind, type_, start + elements)[start:]
-
-    def _arena(self, kind: str, type_: torch.dtype, elements: int) -> torch.Tensor:
-        arena = self._arenas.get((kind, type_))
-        if arena is None or arena.numel() < elements:
-            arena = self._arenas[kind, type_] = torch.full((elements,), 0.5, dtype=type_)
-        return arena[:elements]
+    def _make_room(self, wanted: Mapping[Arena, int]) -> None:
+        for arena, elements in wanted.items():
+            if arena in self._arenas and self._arenas[arena].numel() >= elements:
+                continue
+            self._arenas.pop(arena, None)  # first, so that the two never need memory together
+            self._arenas[arena] = torch.full((elements,), 0.5, dtype=_ARENA_TYPES[arena[1]])

@@ -8,9 +8,10 @@ in minutes, so that a round is taken of all samples before the next one begins.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,13 +19,14 @@ import msgspec
 from neuroshard_fast import config
 from neuroshard_fast.cost_data import CostDataInfo
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.profile.environment import progress_bar
+from neuroshard_fast.progress import progress_bar
 
 Measured = list[list[float]]
 """Fields of a measurement, each with one value a device."""
 
 ROUNDS = 3
 """Rounds of a measurement, unless said otherwise."""
+MAX_ROUNDS = 1000
 REPEAT_EVERY = 20
 """Every so many samples one is measured a second time, later in each round, for the noise floor."""
 WRITE_EVERY = 200
@@ -37,18 +39,19 @@ class MeasurementLog:
     folder: is created where it does not exist.
     files: other files of the folder by name, written at the start.
 
-    InputError where the folder holds data that was made in another way.
+    InputError where the folder holds data that was made in another way, or another process measures
+    into it.
     """
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
         info: CostDataInfo,
-        files: dict[str, bytes],
+        files: Mapping[str, bytes],
     ) -> None:
         self.folder = Path(folder)
         self._wanted = info.rounds
-        start_folder(self.folder, info, files)
+        check_folder(self.folder, info, files)
         self.rounds: dict[int, list[Measured]] = {}
         path = self.folder / "rounds.txt"
         try:
@@ -56,29 +59,34 @@ class MeasurementLog:
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
         try:
-            self._read(path)
+            self._lock(path)
+            start_folder(self.folder, info, files)
+            # Lookups have one cost, all-to-alls a forward and a backward one on each device.
+            self._read(path, (1, 1) if info.world_size is None else (2, info.world_size))
         except BaseException:
             self._file.close()
             raise
 
-    def _read(self, path: Path) -> None:
+    def _lock(self, path: Path) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{path}: another process is measuring into it") from None
+
+    def _read(self, path: Path, shape: tuple[int, int]) -> None:
+        """Read the rounds; ``shape``: fields of each, and values of each field."""
         self._file.seek(0)
         content = self._file.read()
         whole = content.rfind(b"\n") + 1
         self._file.truncate(whole)
         for number, line in enumerate(content[:whole].decode(errors="replace").splitlines(), 1):
-            try:
-                sample, *fields = line.split()
-                values = [[float(x) for x in field.split(",")] for field in fields]
-                self.rounds.setdefault(int(sample), []).append(values)
-            except ValueError:
+            round_ = _parse(line, shape)
+            if round_ is None:
                 raise InputError(
                     f"{path}: line {number}: {line[:80]!r} is not a round; mend or remove the file"
-                ) from None
+                )
+            sample, values = round_
+            self.rounds.setdefault(sample, []).append(values)
 
     def add(self, sample: int, measured: Measured) -> None:
         """Append a round of ``sample``."""
@@ -90,6 +98,13 @@ class MeasurementLog:
         """Let others write to the folder."""
         self._file.close()
 
+    def samples(self) -> int:
+        """Samples that there are rounds of, up to the first without any."""
+        count = 0
+        while count in self.rounds:
+            count += 1
+        return count
+
     def schedule(self, samples: int) -> list[tuple[int, int]]:
         """(sample, rounds of it that there should be then) in turn, until all are there."""
         order = []
@@ -100,11 +115,11 @@ class MeasurementLog:
         return order
 
     def costs(self) -> list[Measured]:
-        """Medians over the rounds so far, of all samples up to the first without any."""
-        costs: list[Measured] = []
-        while rounds := self.rounds.get(len(costs)):
-            costs.append(_median(rounds[::2] if _is_repeated(len(costs)) else rounds))
-        return costs
+        """Medians over the rounds so far, of all :meth:`samples`."""
+        return [
+            _median(self.rounds[sample][::2] if _is_repeated(sample) else self.rounds[sample])
+            for sample in range(self.samples())
+        ]
 
     def write_repeats(self) -> None:
         """Write ``repeats.txt``: second measurements, medians over the rounds so far."""
@@ -125,6 +140,7 @@ def fill(
 ) -> None:
     """Take the rounds that ``log`` lacks, and keep ``data.txt`` and ``repeats.txt`` up to date.
 
+    samples: that there shall be, not fewer than there are.
     measure: takes a round of a sample.
     write_data: writes ``data.txt`` of the first samples.
     what: is measured, for the progress bar.
@@ -133,13 +149,11 @@ def fill(
     missing = [(k, count) for k, count in schedule if len(log.rounds.get(k, ())) < count]
 
     def write() -> None:
-        costs = log.costs()
-        if len(costs) <= samples:  # or there is more than was asked for already
-            write_data(costs)
-            log.write_repeats()
+        write_data(log.costs())
+        log.write_repeats()
 
     done = len(schedule) - len(missing)
-    with progress_bar(done, len(schedule), f"{what}, round by round") as progress:
+    with progress_bar(len(schedule), f"{what}, round by round", done=done) as progress:
         for number, (sample, _) in enumerate(missing, 1):
             log.add(sample, measure(sample))
             progress.update()
@@ -148,8 +162,14 @@ def fill(
     write()
 
 
-def start_folder(folder: Path, info: CostDataInfo, files: dict[str, bytes]) -> None:
-    """Make ``folder`` with ``info.json`` and ``files``, or check that it holds the same ones."""
+def check_folder(
+    folder: Path, info: CostDataInfo, files: Mapping[str, bytes]
+) -> CostDataInfo | None:
+    """Make ``folder``, or check that its data is made as ``info`` and ``files`` say; nothing else.
+
+    The ``info.json`` there is, None in a new folder. InputError where the folder cannot be made, or
+    holds other data.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -157,10 +177,7 @@ def start_folder(folder: Path, info: CostDataInfo, files: dict[str, bytes]) -> N
     if not (folder / "info.json").exists():
         if (folder / "data.txt").exists():
             raise InputError(f"{folder}: holds data.txt without info.json; give a new folder")
-        for name, data in files.items():
-            config.write_atomically(folder / name, data)
-        config.save(folder / "info.json", info)
-        return
+        return None
     earlier = config.load(folder / "info.json", CostDataInfo)
     for field in CostDataInfo.__struct_fields__:
         before, now = getattr(earlier, field), getattr(info, field)
@@ -177,7 +194,18 @@ def start_folder(folder: Path, info: CostDataInfo, files: dict[str, bytes]) -> N
                 f"{folder / name}: differs from the tables given; "
                 "continue with the same tables or give a new folder"
             )
-    config.save(folder / "info.json", msgspec.structs.replace(earlier, rounds=info.rounds))
+    return earlier
+
+
+def start_folder(folder: Path, info: CostDataInfo, files: Mapping[str, bytes]) -> None:
+    """Make ``folder`` with ``info.json`` and ``files``, or check that it holds the same ones."""
+    earlier = check_folder(folder, info, files)
+    if earlier is None:
+        for name, data in files.items():
+            config.write_atomically(folder / name, data)
+        config.save(folder / "info.json", info)
+    elif earlier.rounds != info.rounds:
+        config.save(folder / "info.json", msgspec.structs.replace(earlier, rounds=info.rounds))
 
 
 def _is_repeated(sample: int) -> bool:
@@ -194,3 +222,20 @@ def _median(rounds: list[Measured]) -> Measured:
 def _line(sample: int, measured: Measured) -> bytes:
     fields = [",".join(f"{value:.6f}" for value in field) for field in measured]
     return f"{sample} {' '.join(fields)}\n".encode()
+
+
+def _parse(line: str, shape: tuple[int, int]) -> tuple[int, Measured] | None:
+    """What :func:`_line` wrote, or None where it is not that."""
+    try:
+        sample_text, *fields = line.split()
+        sample = int(sample_text)
+        measured = [[float(value) for value in field.split(",")] for field in fields]
+    except ValueError:
+        return None
+    sound = (
+        sample >= 0
+        and len(measured) == shape[0]
+        and all(len(field) == shape[1] for field in measured)
+        and all(math.isfinite(value) and value >= 0 for field in measured for value in field)
+    )
+    return (sample, measured) if sound else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ import numpy.typing as npt
 
 from neuroshard_fast.reuse import draw_indices
 from neuroshard_fast.tables import EmbeddingTable
+
+_CACHE_BYTES = 2 * 2**30
 
 
 @dataclass(frozen=True)
@@ -25,22 +28,38 @@ class Lookups:
     indices: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of both arrays."""
+        return self.indices.nbytes + self.ends.nbytes
+
 
 class LookupCache:
-    """Draws the lookups of a table from its reuse histogram, once for all its widths."""
+    """Draws the lookups of a table from its reuse histogram, once for all its widths.
 
-    def __init__(self, batch_size: int) -> None:
+    Keeps those used last, ``cache_bytes`` of them at most; others are drawn again, the same ones.
+    """
+
+    def __init__(self, batch_size: int, cache_bytes: int = _CACHE_BYTES) -> None:
         self.batch_size = batch_size
-        self._drawn: dict[tuple[object, ...], Lookups] = {}
+        self._cache_bytes = cache_bytes
+        self._kept: OrderedDict[tuple[object, ...], Lookups] = OrderedDict()
+        self._kept_bytes = 0
 
     def of_table(self, table: EmbeddingTable) -> Lookups:
         """The lookups of ``table``; they depend on its rows, histogram and pooling factors."""
         factors = tuple(feature.pooling_factor for feature in table.features)
         histogram = table.histogram(self.batch_size)
         key = (table.num_embeddings, factors, histogram)
-        if key not in self._drawn:
-            self._drawn[key] = self._draw(table.num_embeddings, factors, histogram)
-        return self._drawn[key]
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        lookups = self._draw(table.num_embeddings, factors, histogram)
+        self._kept[key] = lookups
+        self._kept_bytes += lookups.num_bytes
+        while self._kept_bytes > self._cache_bytes:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].num_bytes
+        return lookups
 
     def _draw(self, rows: int, factors: tuple[float, ...], histogram: tuple[float, ...]) -> Lookups:
         ends, total = [], 0

@@ -16,17 +16,24 @@ from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.tables import EmbeddingTable, TableSet
 
 AUGMENTED_DIMS = (4, 8, 16, 32, 64, 128)
+"""Dims of the tables of an all-to-all, and the least that every table of a pool is taken with."""
 MOST_TABLES = 15
 """Most tables of a compute sample."""
 
 
+def augmented_dims(pool: TableSet) -> tuple[int, ...]:
+    """AUGMENTED_DIMS, doubled on until they reach the largest dim of ``pool``."""
+    largest = max(table.embedding_dim for table in pool)
+    dims = list(AUGMENTED_DIMS)
+    while dims[-1] < largest:
+        dims.append(2 * dims[-1])
+    return tuple(dims)
+
+
 def augment(pool: TableSet) -> list[EmbeddingTable]:
-    """Every table of ``pool`` with every dimension of AUGMENTED_DIMS, table by table."""
-    return [
-        msgspec.structs.replace(table, embedding_dim=dim)
-        for table in pool
-        for dim in AUGMENTED_DIMS
-    ]
+    """Every table of ``pool`` with each of its :func:`augmented_dims`, table by table."""
+    dims = augmented_dims(pool)
+    return [msgspec.structs.replace(table, embedding_dim=dim) for table in pool for dim in dims]
 
 
 class ComputeSampler:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from neuroshard_fast.checks import whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.features import output_width
+from neuroshard_fast.features import OUTPUT_BYTES, output_dims
 from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.reuse import expected_reuse
@@ -126,8 +126,6 @@ _SORT_BYTES_PER_LOOKUP = 4 * 2 * 12 + 8 + 36
 
 # Limits of one kernel overlap, but not wholly: their p-norm, between the largest and the sum.
 _OVERLAP_EXPONENT = 4.0
-
-_OUTPUT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 _COLLECTIVE_SECONDS = 15e-6  # start of a collective; order of nccl-tests at a few bytes, assumed
 _NVLINK_PEER_SECONDS = 0.5e-6  # a further peer within the node; assumed
@@ -236,7 +234,7 @@ class SimulatedCompute:
         pooled = np.array([table.pooling != "none" for table in tables])
         weighted = np.array([table.is_weighted for table in tables])
         outputs = np.where(pooled, bags, lookups)
-        output_row = dim * np.array([_OUTPUT_BYTES[table.output_dtype] for table in tables], float)
+        output_row = dim * np.array([OUTPUT_BYTES[table.output_dtype] for table in tables], float)
         # Bytes of a row as memory.py counts them for all: weights alone, and with optimizer state.
         memory = [shard_memory(table).of_width(table.embedding_dim) for table in tables]
         bare = [
@@ -395,9 +393,7 @@ def score_devices(
     compute = SimulatedCompute(hardware, batch_size)
     communication = SimulatedCommunication(hardware, len(devices), batch_size)
     compute_ms = [compute.measure(tables) if tables else 0.0 for tables in devices]
-    dims = [
-        sum(table.embedding_dim * output_width(table) for table in tables) for tables in devices
-    ]
+    dims = output_dims(devices)
     _, backward = communication.measure(dims, [0.0] * len(devices))
     ready = [ms + wait for ms, wait in zip(compute_ms, backward, strict=True)]
     forward, _ = communication.measure(dims, [ms - min(ready) for ms in ready])
@@ -407,17 +403,8 @@ def score_devices(
 def score_plan(
     plan: ShardingPlan, tables: TableSet, hardware: str | HardwareSpec, batch_size: int
 ) -> PlanCost:
-    """Simulated cost of ``plan`` for ``tables``; InputError where the plan names others."""
-    by_name = {table.name: table for table in tables}
-    devices: list[list[EmbeddingTable]] = [[] for _ in range(plan.world_size)]
-    for shard in plan.shards:
-        if shard.table not in by_name:
-            raise InputError(f"plan: the table {shard.table!r} is not in the table set")
-        if not 0 <= shard.device < plan.world_size:
-            raise InputError(f"plan: shard of {shard.table!r}: there is no device {shard.device}")
-        table = by_name[shard.table]
-        devices[shard.device].append(msgspec.structs.replace(table, embedding_dim=shard.width))
-    return score_devices(devices, hardware, batch_size)
+    """Simulated cost of ``plan`` for ``tables``; InputError where it is not a plan of these."""
+    return score_devices(plan.tables_by_device(tables), hardware, batch_size)
 
 
 def _spec(hardware: str | HardwareSpec) -> HardwareSpec:
