@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 Floats = npt.NDArray[np.floating[Any]]
 
 QUICK = PretrainOptions(
-    epochs=3, table_sizes=(8, 4), set_sizes=(4,), communication_sizes=(8, 8), batch_size=32
+    epochs=3, table_sizes=(8, 4), set_sizes=(4,), communication_sizes=(8, 8), minibatch_size=32
 )
 
 
@@ -43,7 +43,7 @@ def standardised(models: CostModels, network: str, inputs: Floats) -> Floats:
 
 
 def predict_compute(models: CostModels, features: Floats, samples: list[tuple[int, ...]]) -> Floats:
-    """What a file of cost models says of sets of tables, by the specification of the method."""
+    """What a file of cost models says of sets of tables, by docs/method.md."""
     inputs = standardised(models, "compute", features)
     encoded = predict_mlp(models, "compute.table", inputs, relu_at_end=True)
     sums = np.stack([encoded[list(sample)].sum(axis=0) for sample in samples])
@@ -207,6 +207,7 @@ class Drifting:
 
     def __init__(self, best: int):
         self.network = torch.nn.Linear(1, 1)
+        self.cost_mean = 1.0
         self.best = best
         self.epochs = 0
         self.weights: list[float] = []
@@ -225,11 +226,65 @@ def test_training_stops_after_patience_and_keeps_the_best_epoch() -> None:
     from neuroshard_fast.pretrain.training import Split, fit
 
     regression = Drifting(best=4)
-    options = PretrainOptions(epochs=100, patience=5, batch_size=100)
+    options = PretrainOptions(epochs=100, patience=5, minibatch_size=100)
     split = Split.random(100, 0)
     fit(regression, split, options, weight_decay=0.0, label="drifting", progress=False)
     assert regression.epochs == 9
     assert regression.network.weight.item() == regression.weights[3]
+
+
+@pytest.mark.parametrize(("samples", "epochs"), [(25, 1), (25, 2), (25, 20), (125, 20), (125, 41)])
+def test_the_learning_rate_rises_to_its_peak_and_falls(
+    samples: int, epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from neuroshard_fast.pretrain.training import Split, fit
+
+    rates: list[float] = []
+
+    class Recording(torch.optim.AdamW):  # type: ignore[misc, name-defined]
+        def step(self, closure=None):  # type: ignore[no-untyped-def]
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Recording)
+    options = PretrainOptions(epochs=epochs, minibatch_size=100, learning_rate=0.01)
+    split = Split.random(samples, 0)
+    fit(Drifting(best=9), split, options, weight_decay=0.0, label="rates", progress=False)
+    assert len(rates) == epochs * -(-samples * 8 // 10 // 100)
+    peak = rates.index(max(rates))
+    assert max(rates) == pytest.approx(0.01)
+    assert peak <= max(1, len(rates) // 20)
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert all(rate > 0 for rate in rates)
+    if len(rates) >= 20:
+        assert rates[-1] < 0.001
+
+
+def test_data_of_20_steps_is_trained_on(small_data: Path) -> None:
+    (small_data / "compute/data.txt").write_text("0 1.0\n1 2.0\n" * 10)
+    shutil.rmtree(small_data / "comm_4")
+    options = PretrainOptions(epochs=20, minibatch_size=16)
+    assert pretrain(small_data, "mine", options, progress=False).info.errors[0].samples == 2
+
+
+def test_a_name_that_cannot_be_printed_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="name must be a non-empty string"):
+        pretrain(tmp_path / "nowhere", "two\nlines", QUICK, progress=False)
+
+
+def test_unseen_tables_measured_with_another_operator_are_refused(small_data: Path) -> None:
+    held_out = small_data / "compute_heldout"
+    held_out.mkdir()
+    configs = msgspec.json.decode((small_data / "compute/table_configs.json").read_bytes())
+    others = [{**config, "pooling_factor": 1000.0} for config in configs[:2]]
+    (held_out / "table_configs.json").write_bytes(msgspec.json.encode(others))
+    (held_out / "data.txt").write_text("0,1 1.0\n")
+    write_info(small_data / "compute")
+    write_info(small_data / "comm_4", backend="gloo", world_size=4)
+    write_info(held_out, backend="embedding-bag")
+    message = r"backend .*compute: fbgemm, compute_heldout: embedding-bag"
+    with pytest.raises(InputError, match=message):
+        pretrain(small_data, "mine", QUICK, progress=False)
 
 
 def test_data_folders_are_recorded_with_the_errors(small_data: Path) -> None:

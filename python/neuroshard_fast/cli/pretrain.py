@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="epochs without improvement after which to stop",
     )
     parser.add_argument(
-        "--batch-size", type=int, default=defaults.batch_size, help="samples a training step"
+        "--minibatch-size",
+        type=int,
+        default=defaults.minibatch_size,
+        help="samples a training step",
     )
     parser.add_argument(
         "--learning-rate", type=float, default=defaults.learning_rate, help="at its peak"

@@ -33,6 +33,11 @@ class Regression(Protocol):
         """What is trained."""
         ...
 
+    @property
+    def cost_mean(self) -> float:
+        """Mean measured cost of the training samples, ms."""
+        ...
+
     def batch(self, samples: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Predicted and measured costs in ms of ``samples``, each [len(samples), outputs].
 
@@ -83,7 +88,7 @@ class ComputeRegression:
                 "set": _layers([options.table_sizes[-1], *options.set_sizes, 1], relu_at_end=False),
             }
         )
-        self._cost_mean, self._cost_std = _cost_statistics(costs[training])
+        self.cost_mean, self._cost_std = _cost_statistics(costs[training])
         varies = np.array([name not in ("dim", "pooling_factor") for name in PUBLISHED_FEATURES])
         self._zero = torch.from_numpy(self.mean / self.std)
         # No more than the spread of the feature itself, lest the nearly constant drown in it.
@@ -116,7 +121,7 @@ class ComputeRegression:
             "compute.feature_mean": self.mean,
             "compute.feature_std": self.std,
             **_export("compute.table", self.network["table"]),
-            **_export("compute.set", self.network["set"], self._cost_mean, self._cost_std),
+            **_export("compute.set", self.network["set"], self.cost_mean, self._cost_std),
         }
 
     def _standardise(self, features: F32) -> Tensor:
@@ -127,7 +132,7 @@ class ComputeRegression:
         encoded = self.network["table"](tables)
         sums = encoded.new_zeros(samples, encoded.shape[1]).index_add(0, owners, encoded)
         standardised: Tensor = self.network["set"](sums)
-        return standardised * self._cost_std + self._cost_mean
+        return standardised * self._cost_std + self.cost_mean
 
 
 class CommunicationRegression:
@@ -161,7 +166,7 @@ class CommunicationRegression:
         self.network = _layers(
             [width, *options.communication_sizes, self.devices], relu_at_end=False
         )
-        self._cost_mean, self._cost_std = _cost_statistics(costs[training])
+        self.cost_mean, self._cost_std = _cost_statistics(costs[training])
         values = np.concatenate(inputs, axis=1).astype(np.float32)
         self._inputs = torch.from_numpy((values - self.mean) / self.std)
         self._costs = torch.from_numpy(costs.astype(np.float32))
@@ -174,7 +179,7 @@ class CommunicationRegression:
             quantities = range(0, inputs.shape[1], self.devices)
             inputs = inputs.gather(1, torch.cat([order + first for first in quantities], dim=1))
         standardised: Tensor = self.network(inputs)
-        return standardised * self._cost_std + self._cost_mean, costs
+        return standardised * self._cost_std + self.cost_mean, costs
 
     def _renumbered(self, samples: int, generator: torch.Generator) -> Tensor:
         """For each sample the devices in another order, [samples, D]; nodes stay together."""
@@ -198,7 +203,7 @@ class CommunicationRegression:
         return {
             f"{self._name}.feature_mean": self.mean,
             f"{self._name}.feature_std": self.std,
-            **_export(self._name, self.network, self._cost_mean, self._cost_std),
+            **_export(self._name, self.network, self.cost_mean, self._cost_std),
         }
 
 

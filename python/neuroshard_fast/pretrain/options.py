@@ -18,7 +18,7 @@ class PretrainOptions:
 
     epochs: passes over the training samples; the learning rate falls to zero over them.
     patience: stop once the validation error has not improved for so many epochs.
-    batch_size: samples a step of the optimizer.
+    minibatch_size: samples a step of the optimizer.
     learning_rate: of Adam, at its peak.
     weight_decay: of the compute network (decoupled, as in AdamW).
     feature_jitter: relative spread by which the rows and the reuse histogram of every table vary from
@@ -30,13 +30,13 @@ class PretrainOptions:
     communication_sizes: outputs of the hidden layers of the communication networks.
     devices_per_node: devices joined by the fast links of a node; they are numbered node by node.
 
-    The sizes are the published ones (NeuroShard, arXiv:2305.01868); the training is not: batch size
-    512, learning rate 1e-3 throughout, no decay. docs/cost-models.md says what the change gains.
+    The sizes are the published ones (NeuroShard, arXiv:2305.01868); the training is not: minibatches
+    of 512, learning rate 1e-3 throughout, no decay. docs/cost-models.md says what the change gains.
     """
 
     epochs: int = 500
     patience: int = 100
-    batch_size: int = 128
+    minibatch_size: int = 128
     learning_rate: float = 3e-3
     weight_decay: float = 0.3
     feature_jitter: float = 0.4
@@ -50,7 +50,7 @@ class PretrainOptions:
     def __post_init__(self) -> None:
         whole_number(self.epochs, "epochs", low=1, high=1_000_000)
         whole_number(self.patience, "patience", low=1, high=1_000_000)
-        whole_number(self.batch_size, "batch_size", low=1, high=1_000_000)
+        whole_number(self.minibatch_size, "minibatch_size", low=1, high=1_000_000)
         finite_number(self.learning_rate, "learning_rate", low=1e-9, high=10.0)
         finite_number(self.weight_decay, "weight_decay", low=0.0, high=100.0)
         finite_number(self.feature_jitter, "feature_jitter", low=0.0, high=10.0)

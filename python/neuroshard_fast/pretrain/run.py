@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
 import os
 import platform
-import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +13,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from neuroshard_fast.checks import label
 from neuroshard_fast.cluster import MAX_DEVICES
 from neuroshard_fast.cost_data import (
+    COMPUTE_FOLDER,
+    HELD_OUT_FOLDER,
     CommunicationData,
     ComputeData,
     CostDataInfo,
+    communication_folder,
+    device_counts,
     read_communication,
     read_compute,
 )
@@ -37,12 +39,10 @@ from neuroshard_fast.errors import InputError, MissingDependencyError
 from neuroshard_fast.features import DIM_COLUMN
 from neuroshard_fast.plan import Source
 from neuroshard_fast.pretrain.options import PretrainOptions
+from neuroshard_fast.stamps import installed_versions, utc_now
 
-COMPUTE = "compute"
-HELD_OUT_TABLES = "compute_heldout"
-
+_COMPUTE = "compute"  # the network
 _FEWEST_SAMPLES = 20
-_COMMUNICATION_FOLDER = re.compile(r"comm_([1-9][0-9]{0,4})")
 _LIBRARIES = ("torch", "numpy", "scipy", "neuroshard-fast")
 
 
@@ -63,24 +63,25 @@ def pretrain(
     InputError where the data is unsound, too small, or of different batch sizes or sources;
     MissingDependencyError without the extra ``pretrain``.
     """
+    label(name, "name")
     options = options or PretrainOptions()
     data_folder = Path(folder)
-    compute = read_compute(data_folder / COMPUTE)
-    held_out = _read_held_out_tables(data_folder / HELD_OUT_TABLES, compute)
+    compute = read_compute(data_folder / COMPUTE_FOLDER)
+    held_out = _read_held_out_tables(data_folder / HELD_OUT_FOLDER, compute)
     communication = {
-        devices: _read_communication(data_folder / f"comm_{devices}", devices)
-        for devices in _device_counts(data_folder)
+        devices: _read_communication(data_folder / communication_folder(devices), devices)
+        for devices in device_counts(data_folder)
     }
-    _check_costs(data_folder / COMPUTE, compute.costs)
-    data = [_training_data(COMPUTE, len(compute.costs), compute.info, len(compute.features))]
+    _check_costs(data_folder / COMPUTE_FOLDER, compute.costs)
+    data = [_training_data(COMPUTE_FOLDER, len(compute.costs), compute.info, len(compute.features))]
     if held_out is not None:
         data.append(
             _training_data(
-                HELD_OUT_TABLES, len(held_out.costs), held_out.info, len(held_out.features)
+                HELD_OUT_FOLDER, len(held_out.costs), held_out.info, len(held_out.features)
             )
         )
     data += [
-        _training_data(f"comm_{devices}", len(samples.dims), samples.info)
+        _training_data(communication_folder(devices), len(samples.dims), samples.info)
         for devices, samples in communication.items()
     ]
 
@@ -101,8 +102,8 @@ def pretrain(
         training=Training(
             command=_command(data_folder, name, options),
             seed=options.seed,
-            date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            versions=_versions(),
+            date=utc_now(),
+            versions={"python": platform.python_version(), **installed_versions(_LIBRARIES)},
         ),
         errors=tuple(errors),
     )
@@ -131,14 +132,14 @@ def _train_compute(
         split,
         options,
         weight_decay=options.weight_decay,
-        label=COMPUTE,
+        label=_COMPUTE,
         progress=progress,
     )
     tensors |= regression.export()
     predicted = regression.predict(compute.features, [compute.samples[i] for i in split.test])
     errors.append(
         held_out_error(
-            COMPUTE, "samples", predicted, compute.costs[split.test], compute.noise_floor
+            _COMPUTE, "samples", predicted, compute.costs[split.test], compute.noise_floor
         )
     )
     if held_out is not None:
@@ -146,7 +147,7 @@ def _train_compute(
         noise_floor = (
             held_out.noise_floor if held_out.noise_floor is not None else compute.noise_floor
         )
-        errors.append(held_out_error(COMPUTE, "tables", predicted, held_out.costs, noise_floor))
+        errors.append(held_out_error(_COMPUTE, "tables", predicted, held_out.costs, noise_floor))
 
 
 def _train_communication(
@@ -200,13 +201,6 @@ def _torch(options: PretrainOptions) -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def _device_counts(folder: Path) -> list[int]:
-    matches = (
-        _COMMUNICATION_FOLDER.fullmatch(path.name) for path in folder.iterdir() if path.is_dir()
-    )
-    return sorted(int(match[1]) for match in matches if match)
-
-
 def _read_communication(folder: Path, devices: int) -> CommunicationData:
     samples = read_communication(folder)
     found = samples.dims.shape[1]
@@ -232,7 +226,7 @@ def _read_held_out_tables(folder: Path, compute: ComputeData) -> ComputeData | N
     for index, row in enumerate(np.delete(held_out.features, DIM_COLUMN, axis=1)):
         if row.tobytes() in known:
             raise InputError(
-                f"{folder}: table {index} of table_configs.json is also in {COMPUTE}; the tables "
+                f"{folder}: table {index} of table_configs.json is also in {COMPUTE_FOLDER}; the tables "
                 "of the two folders must differ, so that the error on unseen tables is one"
             )
     if not (held_out.costs > 0).all():
@@ -270,19 +264,27 @@ def _training_data(
 
 def _common(folder: Path, data: list[TrainingData]) -> tuple[Source, str, int]:
     """Source, hardware and batch size of all parts; InputError where they are not of one kind."""
-    for field in ("source", "batch_size"):
-        values = {part.part: getattr(part, field) for part in data}
-        if len(set(values.values())) > 1:
-            listed = ", ".join(f"{part}: {value}" for part, value in values.items())
-            raise InputError(
-                f"{folder}: info.json: {field} must be the same for all data ({listed})"
-            )
-    hardware = dict.fromkeys(part.hardware for part in data if part.hardware)
+    _check_same(folder, "source", data)
+    _check_same(folder, "batch_size", data)
+    # Else the error on unseen tables would be that of another operator.
+    lookups = [part for part in data if part.part in (COMPUTE_FOLDER, HELD_OUT_FOLDER)]
+    _check_same(folder, "backend", lookups)
+    source, batch_size = data[0].source, data[0].batch_size
+    hardware = dict.fromkeys(part.hardware for part in data if part.hardware is not None)
     return (
-        data[0].source or "imported",
+        "imported" if source is None else source,
         "; ".join(hardware) or "unknown (published cost data)",
-        data[0].batch_size or PUBLISHED_BATCH_SIZE,
+        PUBLISHED_BATCH_SIZE if batch_size is None else batch_size,
     )
+
+
+def _check_same(folder: Path, field: str, data: list[TrainingData]) -> None:
+    values = {part.part: getattr(part, field) for part in data}
+    if len(set(values.values())) > 1:
+        listed = ", ".join(f"{part}: {value}" for part, value in values.items())
+        raise InputError(
+            f"{folder}: info.json: {field} must be the same for all of them ({listed})"
+        )
 
 
 def _command(folder: Path, name: str, options: PretrainOptions) -> str:
@@ -294,13 +296,3 @@ def _command(folder: Path, name: str, options: PretrainOptions) -> str:
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             words += ["--" + field.name.replace("_", "-"), text]
     return shlex.join(words)
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for library in _LIBRARIES:
-        try:
-            versions[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions

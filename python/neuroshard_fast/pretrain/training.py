@@ -10,15 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.pretrain.networks import Regression
 from neuroshard_fast.pretrain.options import PretrainOptions
+from neuroshard_fast.progress import progress_bar
 
 Indices = npt.NDArray[np.int64]
-
-_WARM_UP_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -48,26 +46,25 @@ def fit(
 ) -> None:
     """Train the network and leave it with the weights of its best validation epoch.
 
-    Adam with decoupled weight decay; the learning rate rises over the first 5% of the steps and then
-    falls along a cosine.
+    Adam with decoupled weight decay; the learning rate rises evenly over the first 5% of the steps and
+    then falls along a cosine.
     """
     generator = torch.Generator().manual_seed(options.seed)
     training = torch.from_numpy(split.training)
     validation = torch.from_numpy(split.validation)
-    optimizer = torch.optim.AdamW(regression.network.parameters(), weight_decay=weight_decay)
-    steps = options.epochs * math.ceil(len(training) / options.batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, options.learning_rate, total_steps=steps, pct_start=_WARM_UP_SHARE
+    optimizer = torch.optim.AdamW(
+        regression.network.parameters(), lr=options.learning_rate, weight_decay=weight_decay
     )
-    _, costs = regression.batch(training, None)
-    mean_cost = float(costs.mean())
+    steps = options.epochs * math.ceil(len(training) / options.minibatch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
+    mean_cost = regression.cost_mean
 
     best, best_epoch = math.inf, 0
     best_weights = copy.deepcopy(regression.network.state_dict())
-    with tqdm(total=options.epochs, desc=label, unit="epoch", disable=not progress) as bar:
+    with progress_bar(options.epochs, label, unit="epoch", disable=not progress) as bar:
         for epoch in range(options.epochs):
             order = training[torch.randperm(len(training), generator=generator)]
-            for samples in torch.split(order, options.batch_size):
+            for samples in torch.split(order, options.minibatch_size):
                 optimizer.zero_grad()
                 loss = _loss(*regression.batch(samples, generator), mean_cost)
                 torch.autograd.backward(loss)
@@ -85,6 +82,14 @@ def fit(
     if not math.isfinite(best):
         raise InputError(f"{label}: training diverged; lower the learning rate")
     regression.network.load_state_dict(best_weights)
+
+
+def _rate(step: int, steps: int) -> float:
+    """The learning rate at ``step`` of ``steps``, as a share of its peak."""
+    rising = max(1, steps // 20)
+    if step < rising:
+        return (step + 1) / rising
+    return 0.5 + 0.5 * math.cos(math.pi * (step - rising) / max(1, steps - rising))
 
 
 def _loss(predicted: Tensor, measured: Tensor, mean_cost: float) -> Tensor:
