@@ -28,7 +28,6 @@ from neuroshard_fast.reuse import (
     HISTOGRAM_BINS,
     assumed_histogram,
     draw_indices,
-    expected_distinct,
     histogram_of_counts,
     measured_histogram,
 )
@@ -422,14 +421,6 @@ def test_assumed_histogram_is_that_of_zipf_draws(rows: int, lookups: int) -> Non
     assumed = np.array(assumed_histogram(rows, lookups))
     assert assumed.sum() == pytest.approx(1.0, abs=1e-6)
     assert np.abs(assumed - drawn.mean(axis=0)).max() < 0.02
-
-
-def test_expected_distinct_is_that_of_zipf_draws() -> None:
-    weights = np.arange(1, 20_001) ** -0.8
-    generator = np.random.default_rng(7)
-    drawn = generator.choice(20_000, size=30_000, p=weights / weights.sum())
-    expected = expected_distinct(20_000, 30_000, 0.8)
-    assert expected == pytest.approx(np.unique(drawn).size, rel=0.02)
 
 
 @settings(max_examples=100, deadline=None)

@@ -58,14 +58,6 @@ def expected_histogram(num_embeddings: int, lookups: float, exponent: float) -> 
     return tuple(np.clip(fractions, 0.0, 1.0).tolist())
 
 
-def expected_distinct(num_embeddings: int, lookups: float, exponent: float) -> float:
-    """Expected number of distinct rows in ``lookups`` draws from a Zipf law over the rows."""
-    if lookups <= 0:
-        return 0.0
-    weights, rows = _zipf_buckets(num_embeddings, exponent)
-    return float(rows @ -np.expm1(-lookups * weights))
-
-
 def draw_indices(
     num_embeddings: int,
     lookups: int,
