@@ -9,8 +9,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*/* src/*)
 OUT := out
+CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
+# Else CMake may take another Python than that of the virtual environment.
+FOR_PYTHON := -DPython_EXECUTABLE=$(abspath $(BIN))/python
 
-.PHONY: demo test test-full lint format bench bench-measured clean
+.PHONY: demo test test-full sanitize lint format bench bench-measured clean
 
 $(VENV)/.venv-made:
 	$(PYTHON) -m venv $(VENV)
@@ -19,7 +22,7 @@ $(VENV)/.venv-made:
 # The planner alone with pictures: no torch.
 $(VENV)/.planner: $(VENV)/.venv-made $(SOURCES)
 	@echo "installing the planner into $(VENV) (compiles the engine)"
-	$(PIP) install scikit-build-core pybind11 ninja 'cmake>=3.25'
+	$(PIP) install scikit-build-core 'pybind11>=3.0,<4' ninja 'cmake>=3.25'
 	$(PIP) install --no-build-isolation -e '.[report]'
 	touch $@
 
@@ -42,13 +45,32 @@ test: $(VENV)/.everything
 # What is too long or too noisy for every commit.
 test-full: $(VENV)/.everything
 	$(BIN)/python -m pytest -m "full or not full"
+	$(MAKE) sanitize
+
+# The engine's tests with the address and undefined-behaviour sanitizers of GCC, whose libraries have to be
+# loaded first. -S leaves out the installed package: the sanitized one takes its place.
+SANITIZED := $(abspath build/sanitize/package)
+sanitize: $(VENV)/.everything
+	$(CMAKE) --preset sanitize $(FOR_PYTHON) --log-level=WARNING
+	$(CMAKE) --build --preset sanitize
+	rm -rf $(SANITIZED)
+	mkdir -p $(SANITIZED)
+	cp -r python/neuroshard_fast $(SANITIZED)
+	$(CMAKE) --install build/sanitize --prefix $(SANITIZED)
+	PYTHONPATH=$(SANITIZED):$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	    LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 \
+	    $(BIN)/python -S -m pytest tests/test_engine.py tests/test_engine_reference.py
 
 lint: $(VENV)/.everything
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp')
-	PATH="$(abspath $(BIN)):$$PATH" cmake --preset tidy --log-level=WARNING
+	$(CMAKE) --preset default --log-level=WARNING
+	$(CMAKE) --build --preset default
+	build/default/neuroshard-bench --tables 20 --devices 4 --repeat 1
+	$(CMAKE) --preset tidy $(FOR_PYTHON) --log-level=WARNING
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/run-clang-tidy.py -quiet -p build/tidy -j 2 'csrc/|src/' >build/tidy/report.txt 2>&1 \
 	    || { cat build/tidy/report.txt; exit 1; }
 
@@ -58,9 +80,9 @@ format: $(VENV)/.everything
 	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.hpp')
 
 # Planning time of the engine alone, no Python in the process.
-bench: $(VENV)/.everything
-	PATH="$(abspath $(BIN)):$$PATH" cmake --preset default --log-level=WARNING
-	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset default
+bench: $(VENV)/.planner
+	$(CMAKE) --preset default --log-level=WARNING
+	$(CMAKE) --build --preset default
 	for size in "50 4" "200 16" "1000 128"; do \
 	    set -- $$size; build/default/neuroshard-bench --tables $$1 --devices $$2 --repeat 3 || exit 1; \
 	done
