@@ -86,7 +86,7 @@ def test_random_is_seeded_and_feasible(golden: Path, golden_models: Path, tmp_pa
     def shards(seed: str) -> list[Any]:
         out = tmp_path / "out.json"
         report = _simulate(golden, golden_models, "4_gpu", "random", out, "--seed", seed)
-        assert report["summary"]["feasible"] == 40
+        assert report["summary"]["feasible"] == 35  # the others have a table above the cap
         return [task["shards"] for task in report["tasks"]]
 
     assert shards("1") == shards("1") != shards("2")
