@@ -12,7 +12,7 @@ neuroshard generate $pool -o $out/tables.json
 neuroshard generate $pool --tables 200 --seed 1 -o $out/held-out-tables.json
 taskset -c 1 neuroshard profile compute $out/tables.json $common --memory 2GiB --samples 10500 --rounds 2
 taskset -c 1 neuroshard profile compute $out/held-out-tables.json $common --memory 2GiB --seed 1 \
-    --samples 800 --rounds 3 --held-out
+    --samples 800 --rounds 10 --held-out
 for devices in 2 3 4; do
     neuroshard profile comm --devices $devices $common --samples 400 --rounds 2
 done
