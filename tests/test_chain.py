@@ -22,7 +22,7 @@ def _skewed_tables() -> TableSet:
     Its lookups are all distinct, so that they cost memory traffic, which a split halves.
     """
     once = (1.0, *[0.0] * 16)
-    dear = _table("dear", rows=400_000, dim=128, pooling_factor=200.0, reuse_histogram=once)
+    dear = _table("dear", rows=200_000, dim=256, pooling_factor=150.0, reuse_histogram=once)
     cheap = [_table(f"t{k}", rows=20_000, dim=8, pooling_factor=2.0) for k in range(15)]
     return TableSet.of([dear, *cheap])
 
