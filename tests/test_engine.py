@@ -675,8 +675,10 @@ def test_random_placement_gives_up_on_what_cannot_fit() -> None:
 )
 def test_long_work_can_be_interrupted(setup: str, call: str) -> None:
     """Ctrl-C ends work that would take minutes to hours, and Python sees its own exception."""
+    # A job in the background may have inherited that SIGINT is ignored: set Python's handler again.
     program = f"""
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_engine as t
 make = lambda **changes: t._core.Problem(**t.problem_arguments(**changes))
