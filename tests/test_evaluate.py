@@ -31,7 +31,7 @@ TABLES = TableSet.of(
             name=name,
             num_embeddings=20_000,
             embedding_dim=DIM,
-            features=(Feature(name=name, pooling_factor=20.0),),
+            features=(Feature(name=name, pooling_factor=100.0),),
         )
         for name in NAMES
     ]
