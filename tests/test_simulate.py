@@ -95,7 +95,10 @@ def test_random_is_seeded_and_feasible(golden: Path, golden_models: Path, tmp_pa
 def test_json_has_the_documented_fields(golden: Path, golden_models: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     report = _simulate(golden, golden_models, "2_gpu", "neuroshard", out, "--threads", "2")
-    assert set(report) == {"algorithm", "devices", "memory_bytes", "threads", "tasks", "summary"}
+    assert set(report) == {
+        *("algorithm", "devices", "memory_bytes", "threads", "cost_models", "tasks", "summary")
+    }
+    assert report["cost_models"]["source"] == "imported"
     assert (report["algorithm"], report["devices"], report["threads"]) == ("neuroshard", 2, 2)
     assert report["memory_bytes"] == int(_expected(golden, "2_gpu")["max_mem_gb"] * 2**30)
     fields = {"feasible", "cost_ms", "column_splits", "shards", "planning_ms"}

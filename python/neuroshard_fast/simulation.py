@@ -10,6 +10,7 @@ import msgspec
 
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.options import SearchOptions
+from neuroshard_fast.plan import CostModelsUsed
 from neuroshard_fast.planner import Planner
 from neuroshard_fast.tables import TableSet
 
@@ -41,6 +42,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
     memory_bytes: int
     threads: int
+    cost_models: CostModelsUsed
     tasks: list[TaskResult]
     summary: Summary
 
@@ -70,6 +72,7 @@ def simulate(
         devices=cluster.world_size,
         memory_bytes=cluster.memory_bytes,
         threads=options.threads,
+        cost_models=planner.cost_models.info.used(),
         tasks=results,
         summary=Summary(
             tasks=len(results),
