@@ -233,3 +233,11 @@ def test_running_out_of_memory_is_one_clear_line(
     monkeypatch.setattr("neuroshard_fast.cli.schema.run", exhausted)
     assert main(["schema", "plan"]) == 1
     assert capsys.readouterr().err == "error: out of memory\n"
+
+
+@pytest.mark.parametrize("option", ["--output", "--plot", "--cost-models"])
+def test_an_empty_name_is_an_error_and_not_as_if_it_were_not_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert _plan(tmp_path, [_table()], option, "") == BAD_INPUT
+    _one_error(capsys)

@@ -275,3 +275,11 @@ def test_saving_needs_the_suffix_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         models.save(tmp_path / "nowhere" / "tiny.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_cannot_be_looked_at_is_an_input_error(tmp_path: Path) -> None:
+    path = tmp_path / f"{'a' * 300}.safetensors"
+    with pytest.raises(InputError, match="cannot be read"):
+        CostModels.load(path)
+    with pytest.raises(InputError, match="cannot be written"):
+        cost_models.check_output(path)

@@ -498,3 +498,20 @@ def test_splitting_a_table_repeats_its_row_wise_state() -> None:
     memory = shard_memory(a_table(optimizer="rowwise_adagrad"))
     assert 2 * memory.of_width(32) - memory.of_width(64) == 4 * 100
     assert dataclasses.asdict(memory) == {"per_column": 400, "fixed": 400}
+
+
+@pytest.mark.parametrize(
+    "pooling", [10**5000, np.array([1, 2]), ["sum"]], ids=["digits", "array", "list"]
+)
+def test_a_choice_of_another_type_is_an_input_error(pooling: Any) -> None:
+    feature = Feature(name="a", pooling_factor=1.0)
+    with pytest.raises(InputError, match="pooling must be one of"):
+        EmbeddingTable(
+            name="a", num_embeddings=8, embedding_dim=4, features=(feature,), pooling=pooling
+        )
+
+
+def test_a_long_name_is_shortened_in_the_message() -> None:
+    with pytest.raises(InputError, match="printable") as caught:
+        Feature(name="\n" * 10**6, pooling_factor=1.0)
+    assert len(str(caught.value)) < 200

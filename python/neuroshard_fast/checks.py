@@ -15,7 +15,7 @@ _MOST_SHOWN = 60
 def whole_number(value: object, field: str, *, low: int, high: int) -> int:
     """``value`` as an int within ``low`` … ``high``."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InputError(f"{field} must be a whole number, got {value!r}")
+        raise InputError(f"{field} must be a whole number, got {_shown(value)}")
     if not low <= int(value) <= high:
         raise InputError(f"{field} must lie between {low} and {high}, got {_shown(value)}")
     return int(value)
@@ -24,7 +24,7 @@ def whole_number(value: object, field: str, *, low: int, high: int) -> int:
 def finite_number(value: object, field: str, *, low: float, high: float) -> float:
     """``value`` as a finite float within ``low`` … ``high``."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"{field} must be a number, got {value!r}")
+        raise InputError(f"{field} must be a number, got {_shown(value)}")
     try:
         number = float(value)
     except OverflowError:
@@ -36,10 +36,10 @@ def finite_number(value: object, field: str, *, low: float, high: float) -> floa
     return number
 
 
-def _shown(number: object) -> str:
-    """``number`` for a message; Python does not write out integers of thousands of digits."""
+def _shown(value: object) -> str:
+    """``value`` for a message; Python does not write out integers of thousands of digits."""
     try:
-        text = str(number)
+        text = str(value) if isinstance(value, Real) else repr(value)
     except ValueError:
         return "a number of thousands of digits"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
@@ -47,17 +47,17 @@ def _shown(number: object) -> str:
 
 def one_of(value: object, field: str, choices: tuple[str, ...]) -> str:
     """``value`` if it is one of ``choices``."""
-    if value not in choices:
-        raise InputError(f"{field} must be one of {', '.join(choices)}, got {value!r}")
-    return str(value)
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{field} must be one of {', '.join(choices)}, got {_shown(value)}")
+    return value
 
 
 def label(value: object, field: str) -> str:
     """``value`` if it is a non-empty string of printable characters."""
     if not isinstance(value, str):
-        raise InputError(f"{field} must be a string, got {value!r}")
+        raise InputError(f"{field} must be a string, got {_shown(value)}")
     if not value or not value.isprintable():
         raise InputError(
-            f"{field} must be a non-empty string of printable characters, got {value!r}"
+            f"{field} must be a non-empty string of printable characters, got {_shown(value)}"
         )
     return value

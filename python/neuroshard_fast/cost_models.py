@@ -257,7 +257,7 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix != SUFFIX:
         raise InputError(f"{path}: the name of a file of cost models must end in {SUFFIX}")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    if not os.access(config.output_file(path).parent, os.W_OK):
         raise InputError(f"{path}: cannot be written: no such folder, or not writable")
     return path
 
@@ -292,10 +292,13 @@ def _unknown_name(name: str) -> str:
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, F32]]:
     """Metadata and tensors of a safetensors file; names are checked before any data is read."""
-    if not path.is_file():
-        raise InputError(
-            f"{path}: cannot be read: {'not a file' if path.exists() else 'no such file'}"
-        )
+    try:
+        if not path.is_file():
+            raise InputError(
+                f"{path}: cannot be read: {'not a file' if path.exists() else 'no such file'}"
+            )
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             names = list(file.keys())

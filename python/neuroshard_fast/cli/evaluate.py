@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         *("slowest device", "compute ms", "forward ms", "backward ms"),
     )
     print(tabulate(rows, headers=headers, floatfmt=".3f", disable_numparse=[0, 1, 6]))
-    if args.json:
+    if args.json is not None:
         config.save(args.json, evaluation)
         print(f"measured costs written to {args.json}")
     return 0

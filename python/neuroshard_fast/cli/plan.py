@@ -37,12 +37,13 @@ def run(args: argparse.Namespace) -> int:
 
     devices, options = cluster(args), search_options(args)
     tables = TableSet.load(args.tables)
-    plan = Planner(args.cost_models or DEFAULT_COST_MODELS).plan(tables, devices, options)
+    models = DEFAULT_COST_MODELS if args.cost_models is None else args.cost_models
+    plan = Planner(models).plan(tables, devices, options)
     print(format_plan(plan))
-    if args.output:
+    if args.output is not None:
         plan.save(args.output)
         print(f"plan written to {args.output}")
-    if args.plot:
+    if args.plot is not None:
         draw_plan(plan, args.plot)
         print(f"picture written to {args.plot}")
     return 0

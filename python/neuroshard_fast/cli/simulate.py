@@ -60,6 +60,6 @@ def run(args: argparse.Namespace) -> int:
     )
     models = planner.cost_models.info
     print(provenance(models.used(), devices.batch_size or models.batch_size))
-    if args.json:
+    if args.json is not None:
         config.save(args.json, report)
     return 0

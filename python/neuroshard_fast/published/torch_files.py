@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import warnings
 from typing import Any
 
@@ -37,6 +38,13 @@ def load_torch(
         raise InputError(f"{source}: does not fit in memory") from None
     except OSError as error:
         raise InputError(f"{source}: cannot be read: {error.strerror or error}") from error
+    except (
+        pickle.UnpicklingError
+    ) as error:  # not passed on: torch advises to run what the file holds
+        raise InputError(
+            f"{source}: not a file of tensors of torch.save: it is damaged, or holds more than tensors "
+            "and plain containers of them"
+        ) from error
     except Exception as error:  # torch and pickle raise almost anything on a damaged file
         reason = " ".join(str(error).split())[:200]
         raise InputError(
