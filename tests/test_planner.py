@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -191,3 +192,19 @@ def test_baselines_are_told_of_tables_that_only_fit_when_split(planner: Planner)
     with pytest.raises(InfeasiblePlanError, match=r"'wide' fits on no device: it takes 1\.43 GiB"):
         planner.plan(TableSet.of([wide]), cluster, SearchOptions(algorithm="size_greedy"))
     planner.plan(TableSet.of([wide]), cluster)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ((None, Cluster(world_size=2, memory_bytes=GIB)), "TableSet"),
+        (([], Cluster(world_size=2, memory_bytes=GIB)), "TableSet"),
+        ((_tables(2), None), "Cluster"),
+        ((_tables(2), Cluster(world_size=2, memory_bytes=GIB), {"beam_width": 3}), "SearchOptions"),
+    ],
+)
+def test_an_argument_of_another_type_is_an_input_error(
+    planner: Planner, arguments: Any, wanted: str
+) -> None:
+    with pytest.raises(InputError, match=f"a {wanted} is wanted"):
+        planner.plan(*arguments)

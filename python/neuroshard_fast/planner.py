@@ -63,8 +63,8 @@ class Planner:
         """
         started = time.perf_counter()
         options = options or SearchOptions()
-        batch_size = cluster.batch_size or self.cost_models.info.batch_size
         problem = self.problem(tables, cluster, options)
+        batch_size = cluster.batch_size or self.cost_models.info.batch_size
         outcome = self.search(tables, problem, options)
         if outcome.result is None:
             raise InfeasiblePlanError(_why_infeasible(tables, cluster, options))
@@ -78,6 +78,9 @@ class Planner:
     ) -> _core.Problem:
         """The engine's view of a planning problem; InputError where the cost models do not fit it."""
         options = options or SearchOptions()
+        for value, type_ in ((tables, TableSet), (cluster, Cluster), (options, SearchOptions)):
+            if not isinstance(value, type_):
+                raise InputError(f"a {type_.__name__} is wanted, got a {type(value).__name__}")
         self.cost_models.require_device_count(cluster.world_size)
         batch_size = cluster.batch_size or self.cost_models.info.batch_size
         self.cost_models.require_batch_size(batch_size, allow_mismatch=options.allow_batch_mismatch)

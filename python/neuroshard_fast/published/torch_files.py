@@ -38,9 +38,8 @@ def load_torch(
         raise InputError(f"{source}: does not fit in memory") from None
     except OSError as error:
         raise InputError(f"{source}: cannot be read: {error.strerror or error}") from error
-    except (
-        pickle.UnpicklingError
-    ) as error:  # not passed on: torch advises to run what the file holds
+    except pickle.UnpicklingError as error:
+        # What torch says is not passed on: it advises to run what the file holds.
         raise InputError(
             f"{source}: not a file of tensors of torch.save: it is damaged, or holds more than tensors "
             "and plain containers of them"
