@@ -89,4 +89,4 @@ def test_the_source_distribution_holds_what_a_build_needs_and_no_tests(tmp_path:
         str(file.relative_to(ROOT)) for file in PACKAGE.rglob("*.py*") if file.suffix != ".pyc"
     }
     assert needed <= names
-    assert not {name for name in names if name.startswith(("tests", ".ci"))}
+    assert not {name for name in names if name.startswith(("tests", "data", ".ci"))}
