@@ -133,6 +133,14 @@ def test_infeasible_plans_have_an_exit_code_of_their_own_and_say_what_does_not_f
     assert not (tmp_path / "plan.json").exists()
 
 
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "no" / "plan.json")
+    assert main(["plan", "nowhere.json", "--devices", "8", "--memory", "1GiB", "-o", missing]) == 2
+    assert missing in _one_error(capsys)
+
+
 def test_files_that_are_not_there_or_cannot_be_written_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

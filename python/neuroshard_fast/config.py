@@ -60,10 +60,13 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 def output_file(path: str | os.PathLike[str]) -> Path:
     """The file that writing to ``path`` makes or replaces, links followed.
 
-    InputError where there is something other than a file, such as a folder or a device.
+    InputError where there is something other than a file, such as a folder or a device, or where
+    its folder is missing or not writable. Call it before long work too, whose result would else be lost.
     """
     target = Path(os.path.realpath(path))
     try:
+        if not os.access(target.parent, os.W_OK):
+            raise InputError(f"{path}: cannot be written: no such folder, or not writable")
         if target.exists() and not target.is_file():
             raise InputError(f"{path}: cannot be written: it is not a regular file")
     except OSError as error:

@@ -257,8 +257,7 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix != SUFFIX:
         raise InputError(f"{path}: the name of a file of cost models must end in {SUFFIX}")
-    if not os.access(config.output_file(path).parent, os.W_OK):
-        raise InputError(f"{path}: cannot be written: no such folder, or not writable")
+    config.output_file(path)
     return path
 
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import argparse
 
+from neuroshard_fast import config
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.options import ALGORITHMS, SearchOptions
 from neuroshard_fast.units import parse_bytes
 
 _DEFAULTS = SearchOptions()
+
+
+def check_outputs(*paths: str | None) -> None:
+    """InputError where one of the files that were asked for cannot be written; for before long work."""
+    for path in paths:
+        if path is not None:
+            config.output_file(path)
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import argparse
 from neuroshard_fast.cli.common import (
     add_cluster_arguments,
     add_search_arguments,
+    check_outputs,
     cluster,
     search_options,
 )
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from neuroshard_fast.report import draw_plan, format_plan
     from neuroshard_fast.tables import TableSet
 
+    check_outputs(args.output, args.plot)
     devices, options = cluster(args), search_options(args)
     tables = TableSet.load(args.tables)
     models = DEFAULT_COST_MODELS if args.cost_models is None else args.cost_models

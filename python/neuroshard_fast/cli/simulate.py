@@ -7,6 +7,7 @@ import argparse
 from neuroshard_fast.cli.common import (
     add_cluster_arguments,
     add_search_arguments,
+    check_outputs,
     cluster,
     search_options,
 )
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from neuroshard_fast.report import provenance
     from neuroshard_fast.simulation import simulate
 
+    check_outputs(args.json)
     devices, options = cluster(args), search_options(args)
     tasks = read_tasks(args.tasks, args.table_configs)
     planner = Planner(args.cost_models)
