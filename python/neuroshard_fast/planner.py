@@ -64,7 +64,7 @@ class Planner:
         started = time.perf_counter()
         options = options or SearchOptions()
         problem = self.problem(tables, cluster, options)
-        batch_size = cluster.batch_size or self.cost_models.info.batch_size
+        batch_size = self._batch_size(cluster)
         outcome = self.search(tables, problem, options)
         if outcome.result is None:
             raise InfeasiblePlanError(_why_infeasible(tables, cluster, options))
@@ -82,7 +82,7 @@ class Planner:
             if not isinstance(value, type_):
                 raise InputError(f"a {type_.__name__} is wanted, got a {type(value).__name__}")
         self.cost_models.require_device_count(cluster.world_size)
-        batch_size = cluster.batch_size or self.cost_models.info.batch_size
+        batch_size = self._batch_size(cluster)
         self.cost_models.require_batch_size(batch_size, allow_mismatch=options.allow_batch_mismatch)
         memory = [shard_memory(table) for table in tables]
         total = sum(m.of_width(t.embedding_dim) for m, t in zip(memory, tables, strict=True))
@@ -99,6 +99,9 @@ class Planner:
                 devices=cluster.world_size,
                 memory_bytes=cluster.memory_bytes,
             )
+
+    def _batch_size(self, cluster: Cluster) -> int:
+        return cluster.batch_size or self.cost_models.info.batch_size
 
     def search(
         self, tables: TableSet, problem: _core.Problem, options: SearchOptions
