@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from handmade_plans import plan_of
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.plan import CostModelsUsed, DeviceLoad, Shard, ShardingPlan
 from neuroshard_fast.profile.simulated import (
     HARDWARE,
     HardwareSpec,
@@ -304,37 +304,9 @@ def test_a_plan_costs_the_largest_sum_of_its_parts() -> None:
     assert cost.cost_ms == max(cost.total_ms)
 
 
-def make_plan(shards: list[tuple[str, int, int, int]]) -> ShardingPlan:
-    load = DeviceLoad(
-        device=0,
-        num_shards=0,
-        memory_bytes=0,
-        compute_ms=1.0,
-        forward_comm_ms=1.0,
-        backward_comm_ms=1.0,
-        total_ms=3.0,
-    )
-    return ShardingPlan(
-        algorithm="neuroshard",
-        cost_models=CostModelsUsed(name="m", source="simulated", batch_size=1, hardware="h"),
-        world_size=2,
-        memory_cap_bytes=1,
-        batch_size=BATCH_SIZE,
-        cost_ms=1.0,
-        devices=(load, load),
-        shards=tuple(
-            Shard(table=name, column_offset=offset, width=width, device=device, memory_bytes=0)
-            for name, offset, width, device in shards
-        ),
-        column_splits=(),
-        placement=((), ()),
-        planning_ms=0.0,
-    )
-
-
 def test_shards_of_a_plan_are_scored_by_their_width() -> None:
     tables = TableSet.of([make_table(dim=128, name="a"), make_table(dim=64, name="b")])
-    plan = make_plan([("a", 0, 64, 0), ("a", 64, 64, 1), ("b", 0, 64, 1)])
+    plan = plan_of(("a", 0, 64, 0), ("a", 64, 64, 1), ("b", 0, 64, 1))
     devices = [[make_table(dim=64)], [make_table(dim=64), make_table(dim=64)]]
     expected = score_devices(devices, "a100", BATCH_SIZE)
     assert score_plan(plan, tables, "a100", BATCH_SIZE) == expected
@@ -343,7 +315,7 @@ def test_shards_of_a_plan_are_scored_by_their_width() -> None:
 def test_plans_of_other_tables_are_refused() -> None:
     tables = TableSet.of([make_table(name="a")])
     with pytest.raises(InputError, match="no table is called 'c'"):
-        score_plan(make_plan([("c", 0, 64, 0)]), tables, "a100", BATCH_SIZE)
+        score_plan(plan_of(("c", 0, 64, 0)), tables, "a100", BATCH_SIZE)
 
 
 # Bad input
