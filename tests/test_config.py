@@ -15,8 +15,10 @@ from neuroshard_fast import config
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError, MissingDependencyError
+from neuroshard_fast.options import SearchOptions
 from neuroshard_fast.plan import CostModelsUsed, DeviceLoad, Shard, ShardingPlan
 from neuroshard_fast.progress import progress_bar
+from neuroshard_fast.published import read_task_file
 from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
 from neuroshard_fast.units import parse_bytes
 
@@ -198,3 +200,65 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     process.stderr.close()
     assert process.wait() == 0
     assert error == b""
+
+
+@pytest.mark.parametrize("type_", [TableSet, Cluster, SearchOptions, ShardingPlan, CostModels])
+@pytest.mark.parametrize("path", [None, 5, b"bytes", "", "a\0b.json"])
+def test_what_is_no_path_is_an_input_error(type_: Any, path: Any) -> None:
+    with pytest.raises(InputError, match="path"):
+        type_.load(path)
+    with pytest.raises(InputError, match="path"):
+        config.write_atomically(path, b"data")
+    if type_ is not CostModels:
+        with pytest.raises(InputError, match="path"):
+            config.save(path, SearchOptions())
+
+
+@pytest.mark.parametrize("given", [5, [5], (5,), None, "abc", [], {}])
+def test_what_is_no_sequence_of_tables_is_an_input_error(given: Any) -> None:
+    with pytest.raises(InputError, match=r"^tables"):
+        TableSet.of(given)
+
+
+def test_a_table_set_holds_a_tuple_and_is_made_of_a_list_by_of() -> None:
+    tables = list(table_set())
+    assert TableSet.of(tables).tables == tuple(tables)
+    not_typed: Any = tables
+    with pytest.raises(InputError, match="tables: must be a tuple"):
+        TableSet(tables=not_typed)
+
+
+@pytest.mark.parametrize("value", [None, 5, [], ("a", None)])
+@pytest.mark.parametrize("field", ["devices", "shards", "column_splits", "placement"])
+def test_parts_of_a_plan_of_another_type_are_input_errors(field: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"plan: {field} must be a tuple"):
+        ShardingPlan(**{**shards(("t", 0, 64, 0)), field: value})
+
+
+def test_a_plan_that_cannot_be_printed_is_refused() -> None:
+    with pytest.raises(InputError, match="plan: algorithm must be"):
+        ShardingPlan(**{**shards(("t", 0, 64, 0)), "algorithm": "two\nlines"})
+
+
+@pytest.mark.parametrize("name", ["mixed-up.json", "mixed-up.yaml"])
+def test_a_file_of_another_kind_is_named_with_what_is_wanted(tmp_path: Path, name: str) -> None:
+    plan_of_numpy_numbers().save(tmp_path / name)
+    message = rf"{name}: is a file of schema 'neuroshard/plan/1'; .*'neuroshard/tables/1' is wanted"
+    with pytest.raises(InputError, match=message):
+        TableSet.load(tmp_path / name)
+    table_set().save(tmp_path / name)
+    with pytest.raises(InputError, match="schema 'neuroshard/tables/1'"):
+        Cluster.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.yaml"])
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path, name: str) -> None:
+    table_set().save(tmp_path / name)
+    marked = tmp_path / f"marked-{name}"
+    marked.write_bytes(b"\xef\xbb\xbf" + (tmp_path / name).read_bytes())
+    assert TableSet.load(marked) == table_set()
+
+
+def test_a_byte_order_mark_is_passed_over_in_lines_of_numbers(tmp_path: Path) -> None:
+    (tmp_path / "tasks.txt").write_bytes(b"\xef\xbb\xbf0,1 8,16\n")
+    assert read_task_file(tmp_path / "tasks.txt") == [((0, 1), (8, 16))]

@@ -15,28 +15,28 @@ _MOST_SHOWN = 60
 def whole_number(value: object, field: str, *, low: int, high: int) -> int:
     """``value`` as an int within ``low`` … ``high``."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InputError(f"{field} must be a whole number, got {_shown(value)}")
+        raise InputError(f"{field} must be a whole number, got {shown(value)}")
     if not low <= int(value) <= high:
-        raise InputError(f"{field} must lie between {low} and {high}, got {_shown(value)}")
+        raise InputError(f"{field} must lie between {low} and {high}, got {shown(value)}")
     return int(value)
 
 
 def finite_number(value: object, field: str, *, low: float, high: float) -> float:
     """``value`` as a finite float within ``low`` … ``high``."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"{field} must be a number, got {_shown(value)}")
+        raise InputError(f"{field} must be a number, got {shown(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or not low <= number <= high:
         raise InputError(
-            f"{field} must be a finite number between {low:g} and {high:g}, got {_shown(value)}"
+            f"{field} must be a finite number between {low:g} and {high:g}, got {shown(value)}"
         )
     return number
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """``value`` for a message; Python does not write out integers of thousands of digits."""
     try:
         text = str(value) if isinstance(value, Real) else repr(value)
@@ -48,16 +48,16 @@ def _shown(value: object) -> str:
 def one_of(value: object, field: str, choices: tuple[str, ...]) -> str:
     """``value`` if it is one of ``choices``."""
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{field} must be one of {', '.join(choices)}, got {_shown(value)}")
+        raise InputError(f"{field} must be one of {', '.join(choices)}, got {shown(value)}")
     return value
 
 
 def label(value: object, field: str) -> str:
     """``value`` if it is a non-empty string of printable characters."""
     if not isinstance(value, str):
-        raise InputError(f"{field} must be a string, got {_shown(value)}")
+        raise InputError(f"{field} must be a string, got {shown(value)}")
     if not value or not value.isprintable():
         raise InputError(
-            f"{field} must be a non-empty string of printable characters, got {_shown(value)}"
+            f"{field} must be a non-empty string of printable characters, got {shown(value)}"
         )
     return value

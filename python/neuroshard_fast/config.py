@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import tempfile
@@ -21,10 +22,21 @@ YAML_SUFFIXES = (".yaml", ".yml")
 _UNSOUND_YAML = (ValueError, OverflowError, LookupError, AttributeError, TypeError)
 
 
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """``path``; InputError where it is not one: of another type, empty, or with a NUL character."""
+    try:
+        checked = Path(path)
+    except TypeError as error:
+        raise InputError(f"a path is wanted, got {path!r}") from error
+    if not os.fspath(path) or "\0" in str(checked):
+        raise InputError(f"a path must not be empty or hold NUL characters, got {path!r}")
+    return checked
+
+
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The contents of ``path``; InputError where it cannot be read."""
     try:
-        return Path(path).read_bytes()
+        return as_path(path).read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -63,7 +75,7 @@ def output_file(path: str | os.PathLike[str]) -> Path:
     InputError where there is something other than a file, such as a folder or a device, or where
     its folder is missing or not writable. Call it before long work too, whose result would else be lost.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(as_path(path)))
     try:
         if not os.access(target.parent, os.W_OK):
             raise InputError(f"{path}: cannot be written: no such folder, or not writable")
@@ -81,7 +93,11 @@ def _umask() -> int:
 
 
 def decode(data: bytes, type_: type[T], source: str, *, yaml: bool = False) -> T:
-    """Decode JSON (or YAML) into ``type_``; ``source`` names the origin in errors."""
+    """Decode JSON (or YAML) into ``type_``; ``source`` names the origin in errors.
+
+    A byte order mark, with which some editors begin a file, is passed over.
+    """
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         if yaml:
             if b"*" in data:
@@ -91,12 +107,13 @@ def decode(data: bytes, type_: type[T], source: str, *, yaml: bool = False) -> T
     except InputError:
         raise
     except (msgspec.DecodeError, RecursionError, *_UNSOUND_YAML) as error:
-        raise InputError(f"{source}: {_explain(error, data)}") from error
+        reason = _other_schema(data, type_, yaml=yaml) or _explain(error, data)
+        raise InputError(f"{source}: {reason}") from error
 
 
 def load(path: str | os.PathLike[str], type_: type[T]) -> T:
     """Read ``path`` as YAML when its name ends in .yaml or .yml, else as JSON, into ``type_``."""
-    yaml = Path(path).suffix.lower() in YAML_SUFFIXES
+    yaml = as_path(path).suffix.lower() in YAML_SUFFIXES
     return decode(read_bytes(path), type_, str(path), yaml=yaml)
 
 
@@ -107,7 +124,7 @@ def encode(value: Any) -> bytes:
 
 def save(path: str | os.PathLike[str], value: Any) -> None:
     """Write ``value`` as YAML or JSON, chosen by the name of ``path``, atomically."""
-    if Path(path).suffix.lower() in YAML_SUFFIXES:
+    if as_path(path).suffix.lower() in YAML_SUFFIXES:
         data = msgspec.yaml.encode(value, enc_hook=_plain)
     else:
         data = msgspec.json.format(encode(value), indent=1) + b"\n"
@@ -135,6 +152,27 @@ def _refuse_aliases(data: bytes, source: str) -> None:
                 )
     except yaml.YAMLError as error:
         raise InputError(f"{source}: {_explain(error, data)}") from error
+
+
+class _Schema(msgspec.Struct):
+    """What files of this package begin with."""
+
+    schema: str | None = None
+
+
+def _other_schema(data: bytes, type_: type[Any], *, yaml: bool) -> str | None:
+    """What ``data``, which is no ``type_``, says that it is instead; None where it does not say."""
+    if "schema" not in getattr(type_, "__struct_fields__", ()):
+        return None
+    wanted = next(f.default for f in msgspec.structs.fields(type_) if f.name == "schema")
+    decoder = msgspec.yaml if yaml else msgspec.json
+    try:
+        found = decoder.decode(data, type=_Schema).schema
+    except (msgspec.DecodeError, RecursionError, *_UNSOUND_YAML):
+        return None
+    if found is None or found == wanted:
+        return None
+    return f"is a file of schema {found[:60]!r}; one of schema {wanted!r} is wanted here"
 
 
 def _explain(error: Exception, data: bytes) -> str:

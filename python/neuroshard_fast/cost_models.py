@@ -254,7 +254,7 @@ class CostModels:
 
 def check_output(path: str | os.PathLike[str]) -> Path:
     """``path``, if cost models can be saved there; asked before long work."""
-    path = Path(path)
+    path = config.as_path(path)
     if path.suffix != SUFFIX:
         raise InputError(f"{path}: the name of a file of cost models must end in {SUFFIX}")
     config.output_file(path)
@@ -281,7 +281,7 @@ def _resolve(name_or_path: str | os.PathLike[str]) -> Path:
             return _SHIPPED_FOLDER / f"{name_or_path}{SUFFIX}"
         if not name_or_path.endswith(SUFFIX) and Path(name_or_path).name == name_or_path:
             raise InputError(_unknown_name(name_or_path))
-    return Path(name_or_path)
+    return config.as_path(name_or_path)
 
 
 def _unknown_name(name: str) -> str:

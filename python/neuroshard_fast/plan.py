@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from typing import Literal, get_args
 
 import msgspec
 
 from neuroshard_fast import config
-from neuroshard_fast.checks import finite_number, label, one_of, whole_number
+from neuroshard_fast.checks import finite_number, label, one_of, shown, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.tables import MAX_DIM, EmbeddingTable, TableSet
@@ -74,6 +75,16 @@ class CostModelsUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         label(self.hardware, "cost_models: hardware")
 
 
+_ENTRIES: dict[str, type] = {
+    "devices": DeviceLoad,
+    "shards": Shard,
+    "column_splits": Integral,
+    "placement": tuple,
+    "assumed_histograms": str,
+}
+"""Fields of a plan that are tuples, and what is in them."""
+
+
 class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A plan and its predicted cost.
 
@@ -100,11 +111,18 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     planning_ms: float
 
     def __post_init__(self) -> None:
+        label(self.algorithm, "plan: algorithm")
         whole_number(self.world_size, "plan: world_size", low=1, high=MAX_DEVICES)
         whole_number(self.memory_cap_bytes, "plan: memory_cap_bytes", low=1, high=MAX_MEMORY_BYTES)
         whole_number(self.batch_size, "plan: batch_size", low=1, high=MAX_BATCH_SIZE)
         finite_number(self.cost_ms, "plan: cost_ms", low=-1e12, high=1e12)
         finite_number(self.planning_ms, "plan: planning_ms", low=0, high=1e12)
+        for field, type_ in _ENTRIES.items():
+            entries = getattr(self, field)
+            if not isinstance(entries, tuple) or not all(isinstance(x, type_) for x in entries):
+                raise InputError(
+                    f"plan: {field} must be a tuple of {type_.__name__}, got {shown(entries)}"
+                )
         for field in ("devices", "placement"):
             if len(getattr(self, field)) != self.world_size:
                 raise InputError(

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from neuroshard_fast import config
-from neuroshard_fast.checks import finite_number, label, one_of, whole_number
+from neuroshard_fast.checks import finite_number, label, one_of, shown, whole_number
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.reuse import HISTOGRAM_BINS, assumed_histogram
 
@@ -119,12 +119,15 @@ class TableSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tables: Annotated[tuple[EmbeddingTable, ...], Meta(max_length=MAX_TABLES)]
 
     def __post_init__(self) -> None:
-        if not self.tables:
-            raise InputError("tables: a table set needs at least one table")
+        if not isinstance(self.tables, tuple) or not self.tables:
+            raise InputError(
+                "tables: must be a tuple of at least one table (TableSet.of takes a list too), got "
+                + shown(self.tables)
+            )
         seen: set[str] = set()
         for index, table in enumerate(self.tables):
             if not isinstance(table, EmbeddingTable):
-                raise InputError(f"tables[{index}] must be an EmbeddingTable, got {table!r}")
+                raise InputError(f"tables[{index}] must be an EmbeddingTable, got {shown(table)}")
             if table.name in seen:
                 raise InputError(
                     f"tables[{index}]: the name {table.name!r} is taken: names must be unique"
@@ -143,7 +146,7 @@ class TableSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @classmethod
     def of(cls, tables: list[EmbeddingTable] | tuple[EmbeddingTable, ...]) -> TableSet:
         """A table set of the given tables."""
-        return cls(tables=tuple(tables))
+        return cls(tables=tuple(tables) if isinstance(tables, list) else tables)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TableSet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator
 from typing import TypeVar
@@ -21,7 +22,7 @@ def columns_of_lines(
     columns is another.
     """
     try:
-        text = config.read_bytes(path).decode("ascii")
+        text = config.read_bytes(path).removeprefix(codecs.BOM_UTF8).decode("ascii")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file of numbers (byte {error.start})") from error
     lines = text.rstrip().split("\n")
