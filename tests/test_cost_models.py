@@ -237,6 +237,53 @@ def test_unsound_fields_of_the_metadata_are_refused(
         CostModels.load(path)
 
 
+DATA = {"part": "compute", "samples": 10}
+TRAINING = {"command": "neuroshard pretrain", "seed": 0, "date": "2026", "versions": {}}
+ERROR = {"network": "compute", "held_out": "samples", "samples": 1, "mape": 0.1, "mse": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("data", "part", "two\nlines"),
+        ("data", "samples", 0),
+        ("data", "source", "guessed"),
+        ("data", "backend", "\x1b[31mred"),
+        ("data", "hardware", "x" * 5000),
+        ("data", "rounds", 0),
+        ("data", "date", ""),
+        ("data", "versions", {"torch": "2\r3"}),
+        ("training", "command", "rm\x07"),
+        ("training", "command", "x" * 5000),
+        ("training", "seed", -1),
+        ("training", "date", "\u202e"),
+        ("training", "versions", {"\n": "1"}),
+        ("errors", "network", "a\x00b"),
+        ("errors", "samples", -1),
+        ("errors", "kendall", 2.0),
+        ("errors", "noise_floor", -0.5),
+    ],
+)
+def test_provenance_that_cannot_be_printed_or_be_true_is_refused(
+    tmp_path: Path, section: str, field: str, value: object
+) -> None:
+    sound = {"data": DATA, "training": TRAINING, "errors": {**ERROR, "kendall": None}}
+
+    def load(changed: dict[str, object]) -> CostModels:
+        given: dict[str, object] = {
+            name: {**entry, **changed} if name == section else entry
+            for name, entry in sound.items()
+        }
+        listed = {name: [given[name]] for name in ("data", "errors")}
+        metadata = json.dumps({**msgspec.to_builtins(INFO), **given, **listed})
+        path = write(tmp_path / "m.safetensors", tiny_tensors(), {"neuroshard": metadata})
+        return CostModels.load(path)
+
+    assert load({}).info.data[0].rounds is None
+    with pytest.raises(InputError, match=rf"m\.safetensors: metadata: .*{field}"):
+        load({field: value})
+
+
 def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole.safetensors", tiny_tensors()).read_bytes()
     path = tmp_path / "cut.safetensors"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from neuroshard_fast.cost_data import CostDataInfo, read_communication, read_com
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.pretrain import PretrainOptions, pretrain
+from neuroshard_fast.pretrain.card import render_card
 
 torch = pytest.importorskip("torch")
 Floats = npt.NDArray[np.floating[Any]]
@@ -272,6 +274,14 @@ def test_a_name_that_cannot_be_printed_is_refused_before_training(tmp_path: Path
         pretrain(tmp_path / "nowhere", "two\nlines", QUICK, progress=False)
 
 
+def test_a_folder_whose_name_cannot_be_recorded_is_refused_before_training(
+    small_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)  # training would fail
+    with pytest.raises(InputError, match="the command to record must be a non-empty string"):
+        pretrain(small_data.rename(small_data.with_name("two\nlines")), "mine", QUICK)
+
+
 def test_unseen_tables_measured_with_another_operator_are_refused(small_data: Path) -> None:
     held_out = small_data / "compute_heldout"
     held_out.mkdir()
@@ -288,7 +298,7 @@ def test_unseen_tables_measured_with_another_operator_are_refused(small_data: Pa
 
 
 def test_data_folders_are_recorded_with_the_errors(small_data: Path) -> None:
-    write_info(small_data / "compute")
+    write_info(small_data / "compute", rounds=4)
     write_info(small_data / "comm_4", backend="gloo", hardware="another", world_size=4)
     (small_data / "compute/repeats.txt").write_text("0 0.7\n0 0.8\n")
     models = pretrain(small_data, "mine", QUICK, progress=False)
@@ -298,13 +308,19 @@ def test_data_folders_are_recorded_with_the_errors(small_data: Path) -> None:
         ("compute", 200, 5136),
         ("comm_4", 200, None),
     ]
-    assert info.data[0].seed == 3
+    assert [(part.seed, part.rounds) for part in info.data] == [(3, 4), (3, 1)]
     assert info.training is not None
     assert info.training.command.startswith("neuroshard pretrain data -o mine.safetensors")
     assert "--epochs 3" in info.training.command
     assert info.errors[0].noise_floor == pytest.approx(
         read_compute(small_data / "compute").noise_floor
     )
+    lines = render_card(models).splitlines()
+    heads = next(line for line in lines if line.startswith("| folder ")).split("|")
+    cells = next(line for line in lines if line.startswith("| compute ") and "fbgemm" in line)
+    row = dict(zip(map(str.strip, heads), map(str.strip, cells.split("|")), strict=True))
+    assert (row["samples"], row["seed"], row["rounds"]) == ("200", "3", "4")
+    assert "On a CPU, a device is a process with one thread." in lines
 
 
 def test_error_on_unseen_tables_is_reported_where_there_is_data_of_them(small_data: Path) -> None:

@@ -10,6 +10,7 @@ from neuroshard_fast.errors import InputError
 MAX_SEED = 2**63 - 1
 
 _MOST_SHOWN = 60
+_LONGEST_LABEL = 4096  # the longest is the command of a training with many layer sizes
 
 
 def whole_number(value: object, field: str, *, low: int, high: int) -> int:
@@ -37,7 +38,7 @@ def finite_number(value: object, field: str, *, low: float, high: float) -> floa
 
 
 def shown(value: object) -> str:
-    """``value`` for a message; Python does not write out integers of thousands of digits."""
+    """``value``, cut short, for a message; Python does not write out integers of thousands of digits."""
     try:
         text = str(value) if isinstance(value, Real) else repr(value)
     except ValueError:
@@ -53,11 +54,22 @@ def one_of(value: object, field: str, choices: tuple[str, ...]) -> str:
 
 
 def label(value: object, field: str) -> str:
-    """``value`` if it is a non-empty string of printable characters."""
+    """``value`` if it is a string of 1 to 4096 printable characters."""
     if not isinstance(value, str):
         raise InputError(f"{field} must be a string, got {shown(value)}")
     if not value or not value.isprintable():
         raise InputError(
             f"{field} must be a non-empty string of printable characters, got {shown(value)}"
         )
+    if len(value) > _LONGEST_LABEL:
+        raise InputError(f"{field} must have {_LONGEST_LABEL} characters at most, got {len(value)}")
     return value
+
+
+def labels(values: object, field: str) -> None:
+    """InputError where ``values`` is not a dictionary of a :func:`label` for each label."""
+    if not isinstance(values, dict):
+        raise InputError(f"{field} must be a dictionary, got {shown(values)}")
+    for name, value in values.items():
+        label(name, field)
+        label(value, f"{field}: {name}")

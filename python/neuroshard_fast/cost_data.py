@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuroshard_fast import config, published
-from neuroshard_fast.checks import MAX_SEED, label, one_of, whole_number
+from neuroshard_fast.checks import MAX_SEED, label, labels, one_of, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.features import compute_features
@@ -105,9 +105,7 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for field in ("data_type", "optimizer"):
             if getattr(self, field):
                 label(getattr(self, field), field)
-        for library, version in self.versions.items():
-            label(library, "versions")
-            label(version, f"versions: {library}")
+        labels(self.versions, "versions")
         label(self.date, "date")
 
 
@@ -119,8 +117,11 @@ class ComputeData:
         :data:`neuroshard_fast.features.PUBLISHED_FEATURES`.
     samples: row numbers of ``features``, one tuple a sample.
     costs: ms, [samples].
-    noise_floor: mean relative difference between a measurement and the mean of the other
-        measurements of the same sample; None where nothing was measured twice.
+    noise_floor: how well costs repeat, as a fraction. Each measurement ``x`` of a sample that
+        ``repeats.txt`` has too (that of ``data.txt`` is one of them) is compared with the mean ``m``
+        of the sample's other measurements; the floor is the mean of ``abs(x - m) / m`` over all
+        measurements of all these samples. ``a`` and ``b`` alone give the mean of
+        ``abs(a - b) / b`` and ``abs(a - b) / a``. None where nothing was measured twice.
     """
 
     features: npt.NDArray[np.float32]
@@ -137,7 +138,8 @@ class CommunicationData:
     dims: columns that each device sends for a sample of the batch, in fp32 numbers.
     starts: ms after the first device at which each starts its forward all-to-all.
     forward, backward: ms.
-    noise_floor_forward, noise_floor_backward: as in :class:`ComputeData`, over all devices.
+    noise_floor_forward, noise_floor_backward: as in :class:`ComputeData`, each device's cost compared
+        with that device's other ones; the mean is over the devices too.
     """
 
     dims: Floats
@@ -175,7 +177,7 @@ def _read_info(path: Path) -> CostDataInfo | None:
 
 
 def _noise_floors(path: Path, first: Floats) -> tuple[float | None, ...]:
-    """Mean relative difference of a measurement to the mean of the others, for each field.
+    """The noise floor of each field, as :class:`ComputeData` and :class:`CommunicationData` say.
 
     path: of ``repeats.txt``; None for each field where there is no such file or nothing in it.
     first: first measurement of every sample, [samples, fields, devices].

@@ -28,7 +28,15 @@ import safetensors
 import safetensors.numpy
 
 from neuroshard_fast import _core, config
-from neuroshard_fast.checks import finite_number, label, one_of, whole_number
+from neuroshard_fast.checks import (
+    MAX_SEED,
+    finite_number,
+    label,
+    labels,
+    one_of,
+    shown,
+    whole_number,
+)
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.features import PUBLISHED_FEATURES
@@ -42,6 +50,7 @@ METADATA_KEY = "neuroshard"
 PUBLISHED_BATCH_SIZE = 65536
 """Batch size of the published cost data and checkpoints, which do not say so themselves."""
 
+_MAX_COUNT = 10**9
 _SHIPPED_FOLDER = Path(__file__).parent / "models"
 _LAYER_NAME = re.compile(
     r"(compute\.table|compute\.set|(?:forward|backward)\.[1-9][0-9]{0,4})"
@@ -58,8 +67,8 @@ class TrainingData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     part: the folder's name: "compute", "compute_heldout" or "comm_D".
     samples: samples in it.
     tables: tables in its pool, each with each dim counted; None for communication.
-    source, backend, hardware, batch_size, seed, date, versions: as its info.json says; None or
-        empty where it has none (published data).
+    source, backend, hardware, batch_size, seed, rounds, date, versions: as its info.json says; None
+        or empty where it has none (published data), and ``rounds`` in files of earlier versions.
     """
 
     part: str
@@ -70,8 +79,27 @@ class TrainingData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     hardware: str | None = None
     batch_size: int | None = None
     seed: int | None = None
+    rounds: int | None = None
     date: str | None = None
     versions: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        label(self.part, "part")
+        whole_number(self.samples, "samples", low=1, high=_MAX_COUNT)
+        if self.source is not None:
+            one_of(self.source, "source", get_args(Source))
+        for field in ("backend", "hardware", "date"):
+            if getattr(self, field) is not None:
+                label(getattr(self, field), field)
+        for field, low, high in (
+            ("tables", 1, _MAX_COUNT),
+            ("batch_size", 1, MAX_BATCH_SIZE),
+            ("seed", 0, MAX_SEED),
+            ("rounds", 1, _MAX_COUNT),
+        ):
+            if getattr(self, field) is not None:
+                whole_number(getattr(self, field), field, low=low, high=high)
+        labels(self.versions, "versions")
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +113,12 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: int
     date: str
     versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        label(self.command, "command")
+        whole_number(self.seed, "seed", low=0, high=MAX_SEED)
+        label(self.date, "date")
+        labels(self.versions, "versions")
 
 
 class HeldOutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +142,20 @@ class HeldOutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kendall: float | None
     mse: float
     noise_floor: float | None = None
+
+    def __post_init__(self) -> None:
+        label(self.network, "network")
+        one_of(self.held_out, "held_out", ("samples", "tables"))
+        whole_number(self.samples, "samples", low=1, high=_MAX_COUNT)
+        for field, low, high in (
+            ("mape", 0.0, 1e300),
+            ("kendall", -1.0, 1.0),
+            ("mse", 0.0, 1e300),
+            ("noise_floor", 0.0, 1e300),
+        ):
+            value = getattr(self, field)
+            if value is not None or field in ("mape", "mse"):
+                finite_number(value, field, low=low, high=high)
 
 
 class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,11 +188,8 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if self.feature_names != PUBLISHED_FEATURES:
             raise InputError(
                 "feature_names must be the published compute features in the order in which they "
-                f"sort ({', '.join(PUBLISHED_FEATURES)}), got {', '.join(self.feature_names)}"
+                f"sort ({', '.join(PUBLISHED_FEATURES)}), got {shown(self.feature_names)}"
             )
-        for error in self.errors:
-            for field in ("mape", "mse"):
-                finite_number(getattr(error, field), f"errors: {field}", low=0.0, high=1e300)
 
     def used(self) -> CostModelsUsed:
         """What a plan made with these cost models says of them."""

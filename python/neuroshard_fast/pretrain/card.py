@@ -55,14 +55,22 @@ def render_card(models: CostModels) -> str:
                         part.source,
                         part.backend,
                         part.seed,
+                        part.rounds,
                         part.date,
                         _versions(part.versions),
                     ]
                     for part in info.data
                 ],
-                ["folder", "samples", "tables", "source", "backend", "seed", "date", "versions"],
+                [
+                    *("folder", "samples", "tables", "source", "backend"),
+                    *("seed", "rounds", "date", "versions"),
+                ],
             ),
+            "Rounds: how often each sample was measured, its cost being the median; empty where that "
+            "is not recorded.",
         ]
+        if info.source == "measured":
+            parts.append("On a CPU, a device is a process with one thread.")
     if info.training:
         parts += [
             "## Training",

@@ -86,6 +86,7 @@ def pretrain(
     ]
 
     source, hardware, batch_size = _common(data_folder, data)
+    command = label(_command(data_folder, name, options), f"{folder}: the command to record")
 
     tensors: dict[str, F32] = {}
     errors: list[HeldOutError] = []
@@ -100,7 +101,7 @@ def pretrain(
         batch_size=batch_size,
         data=tuple(data),
         training=Training(
-            command=_command(data_folder, name, options),
+            command=command,
             seed=options.seed,
             date=utc_now(),
             versions={"python": platform.python_version(), **installed_versions(_LIBRARIES)},
@@ -257,6 +258,7 @@ def _training_data(
         hardware=info.hardware,
         batch_size=info.batch_size,
         seed=info.seed,
+        rounds=info.rounds,
         date=info.date,
         versions=info.versions,
     )
