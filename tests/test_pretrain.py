@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -214,7 +215,7 @@ class Drifting:
         self.epochs = 0
         self.weights: list[float] = []
 
-    def batch(self, samples, generator):  # type: ignore[no-untyped-def]
+    def batch(self, samples: Any, generator: Any) -> tuple[Any, Any]:
         costs = torch.ones(len(samples), 1)
         if generator is not None:
             self.epochs += 1
@@ -233,6 +234,78 @@ def test_training_stops_after_patience_and_keeps_the_best_epoch() -> None:
     fit(regression, split, options, weight_decay=0.0, label="drifting", progress=False)
     assert regression.epochs == 9
     assert regression.network.weight.item() == regression.weights[3]
+
+
+def test_an_error_that_is_not_finite_ends_training_though_there_was_a_best_epoch() -> None:
+    from neuroshard_fast.pretrain.training import Split, fit
+
+    class Diverging(Drifting):
+        def batch(self, samples: Any, generator: Any) -> tuple[Any, Any]:
+            predicted, costs = super().batch(samples, generator)
+            return predicted * (math.nan if self.epochs >= 3 else 1.0), costs
+
+    regression = Diverging(best=9)
+    options = PretrainOptions(epochs=100, minibatch_size=100)
+    with pytest.raises(InputError, match=r"drifting: training diverged: .* after epoch 3;"):
+        fit(
+            regression,
+            Split.random(100, 0),
+            options,
+            weight_decay=0.0,
+            label="drifting",
+            progress=False,
+        )
+    assert regression.epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--learning-rate", "1e6"], "learning_rate must be a finite number between"),
+        (["--learning-rate", "10", "--weight-decay", "100"], "compute: training diverged: "),
+    ],
+)
+def test_training_that_diverges_is_one_error_and_writes_nothing(
+    small_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    output = tmp_path / "mine.safetensors"
+    assert main(["pretrain", str(small_data), "-o", str(output), *options]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("cost", ["1e38", "1e-40", "1e-300", "nan", "inf"])
+def test_costs_that_networks_cannot_learn_are_refused(
+    small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cost: str
+) -> None:
+    with (small_data / "compute/data.txt").open("a") as file:
+        file.write(f"0 {cost}\n")
+    output = tmp_path / "mine.safetensors"
+    assert main(["pretrain", str(small_data), "-o", str(output)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "data.txt" in error
+    assert not output.exists()
+
+
+def test_costs_at_the_bounds_are_learnt_without_overflow(small_data: Path) -> None:
+    (small_data / "compute/data.txt").write_text("0 1e12\n1,2 1e-9\n" * 20)
+    models = pretrain(small_data, "mine", QUICK, progress=False)
+    assert math.isfinite(models.info.errors[0].mape)
+
+
+def test_predictions_that_are_not_finite_are_refused() -> None:
+    from neuroshard_fast.pretrain.accuracy import held_out_error
+
+    with pytest.raises(InputError, match=r"forward\.4: training diverged: predictions"):
+        held_out_error("forward.4", "samples", np.array([1.0, np.inf]), np.ones(2), None)
 
 
 @pytest.mark.parametrize(("samples", "epochs"), [(25, 1), (25, 2), (25, 20), (125, 20), (125, 41)])

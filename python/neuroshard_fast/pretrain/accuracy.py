@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy.stats import kendalltau
 
 from neuroshard_fast.cost_models import HeldOutError
+from neuroshard_fast.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 
@@ -21,7 +22,15 @@ def held_out_error(
     measured: Floats,
     noise_floor: float | None,
 ) -> HeldOutError:
-    """Compare predicted and measured costs in ms, [samples] or [samples, devices]."""
+    """Compare predicted and measured costs in ms, [samples] or [samples, devices].
+
+    InputError where a prediction is not finite.
+    """
+    if not np.isfinite(predicted).all():
+        raise InputError(
+            f"{network}: training diverged: predictions for held-out {held_out} are not finite; lower "
+            "learning_rate or weight_decay"
+        )
     kendall = float(kendalltau(predicted.ravel(), measured.ravel()).statistic)
     return HeldOutError(
         network=network,

@@ -43,6 +43,7 @@ from neuroshard_fast.stamps import installed_versions, utc_now
 
 _COMPUTE = "compute"  # the network
 _FEWEST_SAMPLES = 20
+_LEAST_COST_MS = 1e-9  # errors are relative to costs, in fp32
 _LIBRARIES = ("torch", "numpy", "scipy", "neuroshard-fast")
 
 
@@ -230,9 +231,16 @@ def _read_held_out_tables(folder: Path, compute: ComputeData) -> ComputeData | N
                 f"{folder}: table {index} of table_configs.json is also in {COMPUTE_FOLDER}; the tables "
                 "of the two folders must differ, so that the error on unseen tables is one"
             )
-    if not (held_out.costs > 0).all():
-        raise InputError(f"{folder}: data.txt: every cost must be above 0 ms")
+    _check_range(folder, held_out.costs)
     return held_out
+
+
+def _check_range(folder: Path, costs: npt.NDArray[np.float64]) -> None:
+    if not (costs >= _LEAST_COST_MS).all():
+        raise InputError(
+            f"{folder}: data.txt: every cost must be above 0 ms (at least {_LEAST_COST_MS:g}), got "
+            f"{costs.min():g}"
+        )
 
 
 def _check_costs(folder: Path, costs: npt.NDArray[np.float64]) -> None:
@@ -240,8 +248,7 @@ def _check_costs(folder: Path, costs: npt.NDArray[np.float64]) -> None:
         raise InputError(
             f"{folder}: {len(costs)} samples are too few to train on; at least {_FEWEST_SAMPLES}"
         )
-    if not (costs > 0).all():
-        raise InputError(f"{folder}: data.txt: every cost must be above 0 ms")
+    _check_range(folder, costs)
 
 
 def _training_data(

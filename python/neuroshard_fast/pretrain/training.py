@@ -48,6 +48,9 @@ def fit(
 
     Adam with decoupled weight decay; the learning rate rises evenly over the first 5% of the steps and
     then falls along a cosine.
+
+    InputError as soon as the validation error is not finite, also where it was before: what was best
+    until then is no trained network.
     """
     generator = torch.Generator().manual_seed(options.seed)
     training = torch.from_numpy(split.training)
@@ -72,6 +75,12 @@ def fit(
                 schedule.step()
             with torch.no_grad():
                 error = float(_loss(*regression.batch(validation, None), mean_cost))
+            if not math.isfinite(error):
+                raise InputError(
+                    f"{label}: training diverged: its error is not finite after epoch {epoch + 1}; "
+                    f"lower learning_rate ({options.learning_rate:g}) or weight_decay "
+                    f"({weight_decay:g}), or mend the costs in data.txt"
+                )
             if error < best:
                 best, best_epoch = error, epoch
                 best_weights = copy.deepcopy(regression.network.state_dict())
@@ -79,8 +88,6 @@ def fit(
             bar.update()
             if epoch - best_epoch >= options.patience:
                 break
-    if not math.isfinite(best):
-        raise InputError(f"{label}: training diverged; lower the learning rate")
     regression.network.load_state_dict(best_weights)
 
 
