@@ -24,10 +24,10 @@ from neuroshard_fast.profile.backends import check_torch
 from neuroshard_fast.profile.environment import measured_info, simulated_info
 from neuroshard_fast.profile.log import (
     MAX_ROUNDS,
+    MAX_SAMPLES,
     ROUNDS,
     Measured,
     MeasurementLog,
-    check_folder,
     fill,
     start_folder,
 )
@@ -40,11 +40,15 @@ _STOP = -1
 
 
 class CommunicationJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the measuring processes do: fill ``folder`` up to ``samples`` samples at least."""
+    """What the measuring processes do: fill ``folder`` up to ``samples`` samples at least.
+
+    is_shared: whether the process that starts them shares its log of the folder.
+    """
 
     folder: str
     info: CostDataInfo
     samples: int
+    is_shared: bool
 
 
 def profile_communication(
@@ -56,8 +60,10 @@ def profile_communication(
     seed: int = 0,
     rounds: int = ROUNDS,
     hardware: str | None = None,
-) -> None:
+) -> Path | None:
     """Measure all-to-alls between ``devices`` until ``folder``/comm_``devices`` holds ``samples``.
+
+    Returns that folder; None in a process of torchrun that is not the first, and may not see it.
 
     batch_size: samples of the global batch.
     rounds: of each sample, some time apart.
@@ -68,7 +74,7 @@ def profile_communication(
     already stay, also where fewer are asked for. InputError where the folder holds other data.
     """
     whole_number(devices, "devices", low=2, high=MAX_DEVICES)
-    whole_number(samples, "samples", low=1, high=10**9)
+    whole_number(samples, "samples", low=1, high=MAX_SAMPLES)
     whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
     whole_number(seed, "seed", low=0, high=MAX_SEED)
     whole_number(rounds, "rounds", low=1, high=MAX_ROUNDS)
@@ -79,36 +85,39 @@ def profile_communication(
 
         simulated = SimulatedCommunication(hardware, devices, batch_size)
         info = simulated_info(simulated.spec.description, **settings)
-        drawn = _draw(devices, seed, samples)
+        drawn = _draw(devices, seed, range(samples))
         costs = simulated.measure_many([x.dims for x in drawn], [x.starts_ms for x in drawn])
         start_folder(path, info, {})
         _write_data(path, drawn, map(list, zip(*(field.tolist() for field in costs), strict=True)))
-        return
+        return path
     check_torch()
     from neuroshard_fast.profile import distributed
 
     info = measured_info(distributed.communication_backend(), rounds, **settings)
-    job = CommunicationJob(folder=str(path), info=info, samples=samples)
-    if distributed.launched():
-        _work(job)
-    else:
-        check_folder(path, info, {})  # what is wrong with it shows before any process starts
+    launched = distributed.launched()
+    job = CommunicationJob(folder=str(path), info=info, samples=samples, is_shared=not launched)
+    if launched:
+        return path if _work(job) == 0 else None
+    # Opened here too, so that what is wrong with it shows before any process starts.
+    with contextlib.closing(MeasurementLog(path, info, {})) as log:
+        log.share()
         distributed.launch(devices, __name__, config.encode(job).decode())
+    return path
 
 
-def _draw(devices: int, seed: int, samples: int) -> list[AllToAll]:
-    return [draw_all_to_all(devices, seed, sample) for sample in range(samples)]
+def _draw(devices: int, seed: int, samples: Iterable[int]) -> list[AllToAll]:
+    return [draw_all_to_all(devices, seed, sample) for sample in samples]
 
 
 def _write_data(path: Path, drawn: list[AllToAll], measured: Iterable[Measured]) -> None:
     published.write_communication_samples(
         path / "data.txt",
-        [(x.dims, x.starts_ms, fw, bw) for x, (fw, bw) in zip(drawn, measured, strict=False)],
+        [(x.dims, x.starts_ms, fw, bw) for x, (fw, bw) in zip(drawn, measured, strict=True)],
     )
 
 
-def _work(job: CommunicationJob) -> None:
-    """The first process keeps the log and says which sample all measure next."""
+def _work(job: CommunicationJob) -> int:
+    """The first process keeps the log and says which sample all measure next; returns the rank."""
     import torch.distributed as dist
 
     from neuroshard_fast.profile.all_to_all import TorchAllToAll
@@ -129,19 +138,26 @@ def _work(job: CommunicationJob) -> None:
         if dist.get_rank():
             while (sample := _agree(_STOP, device)) != _STOP:
                 measure(sample)
-            return
+            return dist.get_rank()
         path = Path(job.folder)
-        with contextlib.closing(MeasurementLog(path, info, {})) as log:
-            samples = max(job.samples, log.samples())
-            drawn = _draw(dist.get_world_size(), info.seed, samples)
+        drawn: list[AllToAll] = []
+
+        def write_data(measured: list[Measured]) -> None:
+            more = range(len(drawn), len(measured))
+            drawn.extend(_draw(dist.get_world_size(), info.seed, more))
+            _write_data(path, drawn, measured)
+
+        log = MeasurementLog(path, info, {}, is_shared=job.is_shared)
+        with contextlib.closing(log):
             fill(
                 log,
-                samples,
+                max(job.samples, log.samples()),
                 lambda sample: measure(_agree(sample, device)),
-                lambda measured: _write_data(path, drawn, measured),
+                write_data,
                 f"all-to-alls of {info.world_size}",
             )
         _agree(_STOP, device)
+        return 0
 
 
 def _agree(sample: int, device: torch.device) -> int:

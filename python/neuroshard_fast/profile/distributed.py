@@ -58,7 +58,7 @@ def launch(world_size: int, module: str, job: str) -> None:
         )
 
 
-def run_worker(work: Callable[[], None]) -> None:
+def run_worker(work: Callable[[], object]) -> None:
     """Do the ``work`` of a measuring process; an error that is meant for people ends it in a line."""
     try:
         work()

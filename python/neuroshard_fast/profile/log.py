@@ -11,8 +11,9 @@ import fcntl
 import math
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -27,6 +28,9 @@ Measured = list[list[float]]
 ROUNDS = 3
 """Rounds of a measurement, unless said otherwise."""
 MAX_ROUNDS = 1000
+MAX_SAMPLES = 1_000_000
+"""Samples of a folder. Sets of tables are all drawn before the first is measured, as the memory for the
+largest is set aside; so many take minutes."""
 REPEAT_EVERY = 20
 """Every so many samples one is measured a second time, later in each round, for the noise floor."""
 WRITE_EVERY = 200
@@ -38,6 +42,7 @@ class MeasurementLog:
 
     folder: is created where it does not exist.
     files: other files of the folder by name, written at the start.
+    is_shared: whether the process that started this one holds the log open and shares it.
 
     InputError where the folder holds data that was made in another way, or another process measures
     into it.
@@ -48,32 +53,24 @@ class MeasurementLog:
         folder: str | os.PathLike[str],
         info: CostDataInfo,
         files: Mapping[str, bytes],
+        *,
+        is_shared: bool = False,
     ) -> None:
         self.folder = Path(folder)
         self._wanted = info.rounds
         check_folder(self.folder, info, files)
         self.rounds: dict[int, list[Measured]] = {}
-        path = self.folder / "rounds.txt"
+        self._file = _open_rounds(self.folder)
         try:
-            self._file = path.open("a+b")
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
-        try:
-            self._lock(path)
+            _lock(self._file, shared=is_shared)
             start_folder(self.folder, info, files)
             # Lookups have one cost, all-to-alls a forward and a backward one on each device.
-            self._read(path, (1, 1) if info.world_size is None else (2, info.world_size))
+            self._read((1, 1) if info.world_size is None else (2, info.world_size))
         except BaseException:
             self._file.close()
             raise
 
-    def _lock(self, path: Path) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{path}: another process is measuring into it") from None
-
-    def _read(self, path: Path, shape: tuple[int, int]) -> None:
+    def _read(self, shape: tuple[int, int]) -> None:
         """Read the rounds; ``shape``: fields of each, and values of each field."""
         self._file.seek(0)
         content = self._file.read()
@@ -83,10 +80,18 @@ class MeasurementLog:
             round_ = _parse(line, shape)
             if round_ is None:
                 raise InputError(
-                    f"{path}: line {number}: {line[:80]!r} is not a round; mend or remove the file"
+                    f"{self._file.name}: line {number}: {line[:80]!r} is not a round; mend or "
+                    "remove the file"
                 )
             sample, values = round_
             self.rounds.setdefault(sample, []).append(values)
+
+    def share(self) -> None:
+        """Let processes that this one starts write to the folder (``is_shared``), and no others.
+
+        The folder is free again when the last of them has closed its log.
+        """
+        _lock(self._file, shared=True)
 
     def add(self, sample: int, measured: Measured) -> None:
         """Append a round of ``sample``."""
@@ -105,14 +110,22 @@ class MeasurementLog:
             count += 1
         return count
 
-    def schedule(self, samples: int) -> list[tuple[int, int]]:
+    def schedule(self, samples: int) -> Iterator[tuple[int, int]]:
         """(sample, rounds of it that there should be then) in turn, until all are there."""
-        order = []
         for done in range(self._wanted):
             for sample in range(samples):
-                order.append((sample, done * (2 if _is_repeated(sample) else 1) + 1))
-            order += [(sample, 2 * (done + 1)) for sample in range(0, samples, REPEAT_EVERY)]
-        return order
+                yield sample, done * (2 if _is_repeated(sample) else 1) + 1
+            for sample in range(0, samples, REPEAT_EVERY):
+                yield sample, 2 * (done + 1)
+
+    def done_and_total(self, samples: int) -> tuple[int, int]:
+        """Rounds of the schedule that are there, and all of them."""
+        done = sum(
+            min(len(rounds), self._wanted * (2 if _is_repeated(sample) else 1))
+            for sample, rounds in self.rounds.items()
+            if sample < samples
+        )
+        return done, self._wanted * (samples + len(range(0, samples, REPEAT_EVERY)))
 
     def costs(self) -> list[Measured]:
         """Medians over the rounds so far, of all :meth:`samples`."""
@@ -145,21 +158,38 @@ def fill(
     write_data: writes ``data.txt`` of the first samples.
     what: is measured, for the progress bar.
     """
-    schedule = log.schedule(samples)
-    missing = [(k, count) for k, count in schedule if len(log.rounds.get(k, ())) < count]
 
     def write() -> None:
         write_data(log.costs())
         log.write_repeats()
 
-    done = len(schedule) - len(missing)
-    with progress_bar(len(schedule), f"{what}, round by round", done=done) as progress:
-        for number, (sample, _) in enumerate(missing, 1):
+    done, total = log.done_and_total(samples)
+    number = 0
+    with progress_bar(total, f"{what}, round by round", done=done) as progress:
+        for sample, wanted in log.schedule(samples):
+            if len(log.rounds.get(sample, ())) >= wanted:
+                continue
             log.add(sample, measure(sample))
             progress.update()
+            number += 1
             if number % WRITE_EVERY == 0:
                 write()
     write()
+
+
+def _open_rounds(folder: Path) -> BinaryIO:
+    path = folder / "rounds.txt"
+    try:
+        return path.open("a+b")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _lock(file: BinaryIO, *, shared: bool) -> None:
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(f"{file.name}: another process is measuring into it") from None
 
 
 def check_folder(
