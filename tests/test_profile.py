@@ -223,6 +223,18 @@ def test_data_made_otherwise_is_not_continued(tmp_path: Path, field: str, value:
         MeasurementLog(tmp_path, msgspec.structs.replace(INFO, **{field: value}), {})
 
 
+@pytest.mark.parametrize("wanted", [(3, 40), (2, 41), (1, 10)])
+def test_a_log_knows_how_much_is_done(tmp_path: Path, wanted: tuple[int, int]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_log(tmp_path, 40, rounds=1, stop_after=30)
+    rounds, samples = wanted
+    log = MeasurementLog(tmp_path, msgspec.structs.replace(INFO, rounds=rounds), {})
+    schedule = list(log.schedule(samples))
+    missing = [1 for k, count in schedule if len(log.rounds.get(k, ())) < count]
+    assert log.done_and_total(samples) == (len(schedule) - len(missing), len(schedule))
+    log.close()
+
+
 def test_data_of_other_tables_is_not_continued(tmp_path: Path) -> None:
     MeasurementLog(tmp_path, INFO, {"table_configs.json": b"[1]"}).close()
     with pytest.raises(InputError, match=r"table_configs\.json: differs from the tables given"):
@@ -243,6 +255,19 @@ def test_two_processes_do_not_measure_into_one_folder(tmp_path: Path) -> None:
             MeasurementLog(tmp_path, msgspec.structs.replace(INFO, rounds=rounds), {})
     assert (tmp_path / "info.json").read_bytes() == before
     log.close()
+
+
+def test_a_log_is_shared_with_processes_that_its_own_starts_and_no_others(tmp_path: Path) -> None:
+    parent = MeasurementLog(tmp_path, INFO, {})
+    with pytest.raises(InputError, match="another process is measuring"):
+        MeasurementLog(tmp_path, INFO, {}, is_shared=True)
+    parent.share()
+    child = MeasurementLog(tmp_path, INFO, {}, is_shared=True)
+    for open_log in (parent, child):
+        with pytest.raises(InputError, match="another process is measuring"):
+            MeasurementLog(tmp_path, INFO, {})
+        open_log.close()
+    MeasurementLog(tmp_path, INFO, {}).close()
 
 
 @pytest.mark.parametrize(
@@ -661,10 +686,74 @@ def test_all_to_alls_are_measured_killed_and_continued(tmp_path: Path) -> None:
     assert (data.info.backend, data.info.world_size) == ("gloo", 2)
 
 
-def test_simulated_data_is_marked(pool: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_being_measured_into_is_refused_before_any_process_starts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "comm_2/rounds.txt"
+    log.parent.mkdir()
+    with log.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert main(comm_arguments(tmp_path, 1)) == 2
+    assert capfd.readouterr().err == f"error: {log}: another process is measuring into it\n"
+    log.write_text("nonsense\n")
+    assert main(comm_arguments(tmp_path, 1)) == 2
+    error = capfd.readouterr().err
+    assert error.startswith(f"error: {log}: line 1: 'nonsense' is not a round")
+    assert error.count("\n") == 1
+
+
+def test_what_was_measured_is_said_at_the_end(
+    pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(compute_arguments(pool, tmp_path, 2)) == 0
+    data = read_compute(tmp_path / "compute")
+    assert data.info is not None
+    assert capsys.readouterr().out == (
+        f"{tmp_path / 'compute'}: 2 sets of tables; measured on {data.info.hardware}, 1 rounds each; "
+        f"noise floor {data.noise_floor:.2%}\n"
+    )
+    assert main(comm_arguments(tmp_path, 3)) == 0
+    comm = read_communication(tmp_path / "comm_2")
+    assert capsys.readouterr().out == (
+        f"{tmp_path / 'comm_2'}: 3 all-to-alls; measured on {data.info.hardware}, 1 rounds each; "
+        f"noise floor of forward costs {comm.noise_floor_forward:.2%}; "
+        f"noise floor of backward costs {comm.noise_floor_backward:.2%}\n"
+    )
+
+
+def test_samples_are_bounded_and_their_drawing_shows(
+    pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (
+        compute_arguments(pool, tmp_path, 10**6 + 1),
+        comm_arguments(tmp_path, 10**9),
+    ):
+        assert main(arguments) == 2
+        assert "samples must lie between 1 and 1000000" in capsys.readouterr().err
+    assert main(compute_arguments(pool, tmp_path, 2)) == 0
+    assert "sets of tables drawn: 100%" in capsys.readouterr().err
+
+
+def test_batches_larger_than_this_machine_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool, data = tmp_path / "pool.json", tmp_path / "data"
+    TableSet.of([table("busy", factor=1e6)]).save(pool)
+    assert main([*compute_arguments(pool, data, 2), "--batch-size", str(2**31)]) == 2
+    assert "more memory than is available here; scale" in capsys.readouterr().err
+    assert not data.exists()
+
+
+def test_simulated_data_is_marked(
+    pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     simulated = ["--backend", "simulated", "--hardware", "h100"]
     assert main([*compute_arguments(pool, tmp_path, 30), *simulated]) == 0
     assert main([*comm_arguments(tmp_path, 30), *simulated]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{tmp_path / 'compute'}: 30 sets of tables; SIMULATED H100")
+    assert second.startswith(f"{tmp_path / 'comm_2'}: 30 all-to-alls; SIMULATED H100")
+    assert "noise floor" not in first + second
     compute, comm = read_compute(tmp_path / "compute"), read_communication(tmp_path / "comm_2")
     assert len(compute.costs) == len(comm.dims) == 30
     for data in (compute, comm):

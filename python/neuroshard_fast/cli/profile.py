@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neuroshard_fast.cost_data import CostDataInfo
 
 NAME = "profile"
 HELP = "measure fused lookups and all-to-alls, to train cost models from"
@@ -45,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser, samples: int) -> None:
     parser.add_argument("-o", "--output", metavar="DATA", required=True, help="folder to fill")
-    parser.add_argument("--samples", type=int, default=samples, help=f"default: {samples}")
+    parser.add_argument(
+        "--samples", type=int, default=samples, help=f"at most 1000000 (default: {samples})"
+    )
     parser.add_argument("--batch-size", type=int, required=True, help="global batch size")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default: 0)")
     parser.add_argument(
@@ -55,7 +62,8 @@ def _add_common(parser: argparse.ArgumentParser, samples: int) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure or simulate until the folder is full."""
+    """Measure or simulate until the folder is full, and say what is in it."""
+    from neuroshard_fast.cost_data import read_communication, read_compute
     from neuroshard_fast.errors import InputError
     from neuroshard_fast.profile.communication import profile_communication
     from neuroshard_fast.profile.compute import profile_compute
@@ -65,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.backend == "simulated") != (args.hardware is not None):
         raise InputError("--backend simulated and --hardware go together")
     if args.part == "comm":
-        profile_communication(
+        filled = profile_communication(
             args.output,
             devices=args.devices,
             samples=args.samples,
@@ -74,8 +82,15 @@ def run(args: argparse.Namespace) -> int:
             rounds=args.rounds,
             hardware=args.hardware,
         )
+        if filled is not None:
+            comm = read_communication(filled)
+            floors = {
+                " of forward costs": comm.noise_floor_forward,
+                " of backward costs": comm.noise_floor_backward,
+            }
+            print(_summary(f"{len(comm.dims)} all-to-alls", filled, comm.info, floors))
         return 0
-    profile_compute(
+    filled = profile_compute(
         TableSet.load(args.tables),
         args.output,
         samples=args.samples,
@@ -87,4 +102,22 @@ def run(args: argparse.Namespace) -> int:
         hardware=args.hardware,
         held_out=args.held_out,
     )
+    compute = read_compute(filled)
+    floors = {"": compute.noise_floor}
+    print(_summary(f"{len(compute.costs)} sets of tables", filled, compute.info, floors))
     return 0
+
+
+def _summary(
+    samples: str, folder: Path, info: CostDataInfo | None, floors: dict[str, float | None]
+) -> str:
+    """What is in ``folder`` now; ``floors``: noise floors by what they are of."""
+    parts = [f"{folder}: {samples}"]
+    if info is not None:
+        parts.append(
+            f"SIMULATED {info.hardware}"
+            if info.source == "simulated"
+            else f"measured on {info.hardware}, {info.rounds} rounds each"
+        )
+    parts += [f"noise floor{of} {floor:.2%}" for of, floor in floors.items() if floor is not None]
+    return "; ".join(parts)

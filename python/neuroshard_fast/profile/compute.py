@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from neuroshard_fast import published
@@ -13,11 +13,19 @@ from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_MEMORY_BYTES
 from neuroshard_fast.cost_data import COMPUTE_FOLDER, HELD_OUT_FOLDER
 from neuroshard_fast.profile.backends import check_tables, choose_compute_backend, compute_backend
 from neuroshard_fast.profile.environment import measured_info, simulated_info
-from neuroshard_fast.profile.host_memory import check_host_memory, needed_bytes
-from neuroshard_fast.profile.log import MAX_ROUNDS, ROUNDS, MeasurementLog, fill, start_folder
+from neuroshard_fast.profile.host_memory import batch_bytes, check_host_memory, needed_bytes
+from neuroshard_fast.profile.log import (
+    MAX_ROUNDS,
+    MAX_SAMPLES,
+    ROUNDS,
+    MeasurementLog,
+    fill,
+    start_folder,
+)
 from neuroshard_fast.profile.sampling import ComputeSampler, augment
+from neuroshard_fast.progress import progress_bar
 from neuroshard_fast.published import PublishedTable
-from neuroshard_fast.tables import TableSet
+from neuroshard_fast.tables import EmbeddingTable, TableSet
 
 
 def profile_compute(
@@ -32,8 +40,10 @@ def profile_compute(
     backend: str = "auto",
     hardware: str | None = None,
     held_out: bool = False,
-) -> None:
+) -> Path:
     """Measure sets of tables of ``pool`` until ``folder``/compute holds ``samples`` samples.
+
+    Returns that folder.
 
     pool: tables to draw from; each is taken with dims 4, 8, 16, … (see
         :func:`neuroshard_fast.profile.sampling.augmented_dims`).
@@ -47,14 +57,13 @@ def profile_compute(
     Killed and started again with the same arguments it continues; samples that are there already
     stay, also where fewer are asked for. InputError where the folder holds other data.
     """
-    whole_number(samples, "samples", low=1, high=10**9)
+    whole_number(samples, "samples", low=1, high=MAX_SAMPLES)
     whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
     whole_number(memory_bytes, "memory_bytes", low=1, high=MAX_MEMORY_BYTES)
     whole_number(seed, "seed", low=0, high=MAX_SEED)
     whole_number(rounds, "rounds", low=1, high=MAX_ROUNDS)
     tables = augment(pool)
     sampler = ComputeSampler(tables, memory_bytes, seed)
-    drawn = [sampler.draw(sample) for sample in range(samples)]
     path = Path(folder) / (HELD_OUT_FOLDER if held_out else COMPUTE_FOLDER)
     published_tables = [PublishedTable.of(table, batch_size) for table in tables]
     files = {"table_configs.json": published.encode_table_configs(published_tables)}
@@ -66,6 +75,18 @@ def profile_compute(
         "optimizer": ",".join(sorted({table.optimizer for table in pool})),
     }
 
+    drawn: list[tuple[int, ...]] = []
+
+    def draw(total: int) -> None:
+        more = range(len(drawn), total)
+        with progress_bar(len(more), "sets of tables drawn") as progress:
+            for sample in more:
+                drawn.append(sampler.draw(sample))
+                progress.update()
+
+    def sets() -> Iterator[list[EmbeddingTable]]:
+        return ([tables[table] for table in sample] for sample in drawn)
+
     def write_data(costs: Iterable[float]) -> None:
         published.write_compute_samples(path / "data.txt", zip(drawn, costs, strict=False))
 
@@ -73,25 +94,28 @@ def profile_compute(
         from neuroshard_fast.profile.simulated import SimulatedCompute
 
         simulated = SimulatedCompute(hardware, batch_size)
+        draw(samples)
         costs = simulated.measure_many(tables, drawn)
         start_folder(path, simulated_info(simulated.spec.description, **common), files)
         write_data(costs.tolist())
-        return
+        return path
     name = choose_compute_backend(backend)
     check_tables(name, pool)
 
-    sets = [[tables[table] for table in sample] for sample in drawn]
-    check_host_memory(needed_bytes(name, sets))
+    draw(samples)
+    check_host_memory(
+        needed_bytes(name, sets()) + max(batch_bytes(each, batch_size) for each in sets())
+    )
     info = measured_info(name, rounds, **common)
     with contextlib.closing(MeasurementLog(path, info, files)) as log:
-        for sample in range(samples, log.samples()):  # there are more than were asked for
-            drawn.append(sampler.draw(sample))
-            sets.append([tables[table] for table in drawn[sample]])
-        measuring = compute_backend(name, batch_size, sets=sets)
+        if log.samples() > samples:  # there are more than were asked for
+            draw(log.samples())
+        measuring = compute_backend(name, batch_size, sets=sets())
         fill(
             log,
             len(drawn),
-            lambda sample: [[measuring.measure(sets[sample])]],
+            lambda sample: [[measuring.measure([tables[table] for table in drawn[sample]])]],
             lambda measured: write_data(cost for ((cost,),) in measured),
             "compute samples",
         )
+    return path

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from neuroshard_fast.errors import InputError
+from neuroshard_fast.features import OUTPUT_BYTES
 from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.profile.backends import MeasuringBackendName
 from neuroshard_fast.tables import EmbeddingTable
@@ -56,6 +57,21 @@ def needed_bytes(name: MeasuringBackendName, sets: Iterable[Sequence[EmbeddingTa
     )
 
 
+def batch_bytes(tables: Iterable[EmbeddingTable], batch_size: int) -> int:
+    """The least memory that a step of ``tables`` takes besides them.
+
+    Indices and ends of bags, int64, and the gradients of the vectors looked up.
+    """
+    total = 0.0
+    for table in tables:
+        lookups = batch_size * table.pooling_factor
+        bags = batch_size * len(table.features)
+        vectors = lookups if table.pooling == "none" else bags
+        width = table.embedding_dim * OUTPUT_BYTES[table.output_dtype]
+        total += 8 * (lookups + bags) + vectors * width
+    return int(total)
+
+
 def check_host_memory(needed: int) -> None:
     """InputError where measuring needs more bytes of memory than this machine has left.
 
@@ -69,6 +85,6 @@ def check_host_memory(needed: int) -> None:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:") and int(line.split()[1]) * 1024 < needed:
                 raise InputError(
-                    f"measuring takes {format_bytes(needed)} of tables, more memory than is "
-                    "available here; scale the tables down"
+                    f"measuring takes {format_bytes(needed)} for tables and a batch of lookups, more "
+                    "memory than is available here; scale the tables or the batch down"
                 )
