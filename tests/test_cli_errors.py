@@ -243,9 +243,62 @@ def test_running_out_of_memory_is_one_clear_line(
     assert capsys.readouterr().err == "error: out of memory\n"
 
 
-@pytest.mark.parametrize("option", ["--output", "--plot", "--cost-models"])
-def test_an_empty_name_is_an_error_and_not_as_if_it_were_not_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["plan", "t.json", "--devices", "8", "--memory", "1GiB", "-o", ""], "-o/--output"),
+        (["plan", "t.json", "--devices", "8", "--memory", "1GiB", "--plot="], "--plot"),
+        (["evaluate", "t.json", "--plans", "p.json", "--json", ""], "--json"),
+        (["generate", "production", "-o", ""], "-o/--output"),
+        (["import-tables", "t.json", "-o", ""], "-o/--output"),
+        (["import-checkpoints", "--compute", "c.pt", "-o", ""], "-o/--output"),
+        (["pretrain", "data", "-o", ""], "-o/--output"),
+        (["profile", "comm", "--devices", "2", "--batch-size", "8", "-o", ""], "-o/--output"),
+    ],
+)
+def test_an_empty_name_of_what_to_write_is_an_error_that_names_the_option(
+    arguments: list[str], option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _plan(tmp_path, [_table()], option, "") == BAD_INPUT
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    message = f"error: argument {option}: must name what to write, got an empty name\n"
+    assert capsys.readouterr().err.endswith(message)
+
+
+def test_an_empty_name_is_an_error_and_not_as_if_it_were_not_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _plan(tmp_path, [_table()], "--cost-models", "") == BAD_INPUT
+    assert "no cost models named ''" in _one_error(capsys)
+    assert main(["plan", "", "--devices", "8", "--memory", "1GiB"]) == BAD_INPUT
+    assert "a path must not be empty" in _one_error(capsys)
+    out = str(tmp_path / "out.json")
+    assert main(["import-tables", "configs.json", "--tasks", "", "-o", out]) == BAD_INPUT
     _one_error(capsys)
+    out = str(tmp_path / "out.safetensors")
+    assert main(["pretrain", str(GOLDEN / "cost_data"), "--name", "", "-o", out]) == BAD_INPUT
+    assert "name must be a non-empty string" in _one_error(capsys)
+
+
+@pytest.mark.parametrize("sizes", ["a", "", "128,", "1.5", "9" * 5000])
+@pytest.mark.parametrize("option", ["--table-sizes", "--set-sizes", "--communication-sizes"])
+def test_layer_sizes_of_another_form_name_the_option_and_the_form(
+    option: str, sizes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["pretrain", "data", "-o", "m.safetensors", option, sizes])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {option}: must be whole numbers with commas between them" in error
+    assert len(error) < 300
+
+
+def test_a_file_of_another_kind_is_named_with_the_kind_that_is_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _plan(tmp_path, [_table()]) == 0
+    plan = str(tmp_path / "plan.json")
+    capsys.readouterr()
+    assert main(["plan", plan, "--devices", "8", "--memory", "1GiB"]) == BAD_INPUT
+    error = _one_error(capsys)
+    assert f"{plan}: is a file of schema 'neuroshard/plan/1'" in error
+    assert "'neuroshard/tables/1' is wanted" in error

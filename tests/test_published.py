@@ -603,6 +603,8 @@ def test_import_tables_reads_configs_tasks_and_dumps(tmp_path: Path, golden: Pat
         (["CONFIGS", "--tasks", "TASKS", "--line", "13"], "--line .*must lie between 1 and 12"),
         (["CONFIGS", "--tasks", "TASKS", "--dim", "8"], "--dim does not apply with --tasks"),
         (["some.pt"], "does not tell embedding dims: give --dim"),
+        (["CONFIGS", "--dim", "8", "--line", "2"], "--line is that of a task file"),
+        (["some.pt", "--dim", "8", "--line", "1"], "--line is that of a task file"),
         (["some.pt", "--tasks", "TASKS"], "--tasks goes with a table_configs.json"),
     ],
 )
@@ -616,3 +618,16 @@ def test_import_tables_says_what_is_missing(
     with pytest.raises(InputError, match=message):
         run_import(*[paths.get(item, item) for item in arguments], "-o", str(tmp_path / "t.json"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["empty.pt", "empty.pt.gz"])
+def test_an_empty_file_of_torch_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith("gz") else b"")
+    with pytest.raises(InputError, match=rf"/{name}: is empty: not a file of torch\.save$"):
+        run_import(str(tmp_path / name), "--dim", "64", "-o", str(tmp_path / "tables.json"))
+
+
+def test_an_empty_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c.pt").touch()
+    with pytest.raises(InputError, match=r"/c\.pt: is empty: not a file of torch\.save$"):
+        published.read_compute_checkpoint(tmp_path / "c.pt")

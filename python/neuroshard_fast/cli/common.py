@@ -12,6 +12,13 @@ from neuroshard_fast.units import parse_bytes
 _DEFAULTS = SearchOptions()
 
 
+def output(text: str) -> str:
+    """An argparse type: the name of a file or folder to write."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name what to write, got an empty name")
+    return text
+
+
 def check_outputs(*paths: str | None) -> None:
     """InputError where one of the files that were asked for cannot be written; for before long work."""
     for path in paths:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from neuroshard_fast.cli.common import check_outputs, output
+
 NAME = "evaluate"
 HELP = "measure what given plans really cost on this machine"
 
@@ -26,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="operator that looks up (default: FBGEMM where it is installed)",
     )
-    parser.add_argument("--json", metavar="OUT", help="write the measured costs")
+    parser.add_argument("--json", type=output, metavar="OUT", help="write the measured costs")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,7 +36,6 @@ def run(args: argparse.Namespace) -> int:
     from tabulate import tabulate
 
     from neuroshard_fast import config
-    from neuroshard_fast.cli.common import check_outputs
     from neuroshard_fast.errors import InputError
     from neuroshard_fast.plan import ShardingPlan
     from neuroshard_fast.profile.evaluation import evaluate_plans

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from neuroshard_fast.cli.common import output
+
 NAME = "generate"
 HELP = "write an example table set, or an index dump like the public DLRM data"
 
@@ -18,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         required=True,
+        type=output,
         metavar="FILE",
         help="table set (.json or .yaml), or for dlrm-* an index dump (.pt or .pt.gz; needs torch)",
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from neuroshard_fast.cli.common import output
+
 NAME = "import-checkpoints"
 HELP = "convert published checkpoints into a file of cost models"
 
@@ -23,7 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{direction} communication checkpoints, one for each device count",
         )
     parser.add_argument(
-        "-o", "--output", required=True, metavar="FILE", help="cost models (.safetensors)"
+        "-o",
+        "--output",
+        required=True,
+        type=output,
+        metavar="FILE",
+        help="cost models (.safetensors)",
     )
     parser.add_argument("--name", help="of the cost models; default: the file's name")
     parser.add_argument(
@@ -39,15 +46,15 @@ def run(args: argparse.Namespace) -> int:
     from neuroshard_fast.checkpoint_import import import_checkpoints
     from neuroshard_fast.cost_models import check_output
 
-    output = check_output(args.output)
+    file = check_output(args.output)
     models = import_checkpoints(
-        args.name or output.stem,
+        file.stem if args.name is None else args.name,
         compute=args.compute,
         forward=args.forward,
         backward=args.backward,
         batch_size=args.batch_size,
     )
-    models.save(output)
+    models.save(file)
     counts = ", ".join(map(str, models.device_counts)) or "none"
-    print(f"wrote {output}; device counts: {counts}")
+    print(f"wrote {file}; device counts: {counts}")
     return 0

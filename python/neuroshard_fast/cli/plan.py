@@ -9,6 +9,7 @@ from neuroshard_fast.cli.common import (
     add_search_arguments,
     check_outputs,
     cluster,
+    output,
     search_options,
 )
 
@@ -25,8 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME_OR_FILE",
         help="shipped cost models or a file of them (default: h100-sim, which is simulated)",
     )
-    parser.add_argument("-o", "--output", metavar="PLAN", help="write the plan, JSON or YAML")
-    parser.add_argument("--plot", metavar="PICTURE", help="draw the load of each device (PNG, SVG)")
+    parser.add_argument(
+        "-o", "--output", type=output, metavar="PLAN", help="write the plan, JSON or YAML"
+    )
+    parser.add_argument(
+        "--plot", type=output, metavar="PICTURE", help="draw the load of each device (PNG, SVG)"
+    )
     add_search_arguments(parser)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from neuroshard_fast.cli.common import output
+
 NAME = "pretrain"
 HELP = "train cost models on a folder of cost data"
 
@@ -20,7 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(samples of other tables, to report the error on unseen ones)",
     )
     parser.add_argument(
-        "-o", "--output", required=True, metavar="FILE", help="cost models (.safetensors)"
+        "-o",
+        "--output",
+        required=True,
+        type=output,
+        metavar="FILE",
+        help="cost models (.safetensors)",
     )
     parser.add_argument("--name", help="of the cost models; default: the file's name")
     parser.add_argument("--epochs", type=int, default=defaults.epochs, help="passes over the data")
@@ -78,15 +85,20 @@ def run(args: argparse.Namespace) -> int:
     from neuroshard_fast.cost_models import check_output
     from neuroshard_fast.pretrain import PretrainOptions, errors_table, pretrain
 
-    output = check_output(args.output)
+    file = check_output(args.output)
     options = PretrainOptions(
         **{field.name: getattr(args, field.name) for field in fields(PretrainOptions)}
     )
-    models = pretrain(args.data, args.name or output.stem, options)
-    models.save(output)
-    print(f"wrote {output}; errors on held-out data:\n{errors_table(models.info)}")
+    models = pretrain(args.data, file.stem if args.name is None else args.name, options)
+    models.save(file)
+    print(f"wrote {file}; errors on held-out data:\n{errors_table(models.info)}")
     return 0
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(size) for size in text.split(","))
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be whole numbers with commas between them, such as 128,32; got {text[:60]!r}"
+        ) from None

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuroshard_fast.cli.common import output
+
 if TYPE_CHECKING:
     from neuroshard_fast.cost_data import CostDataInfo
 
@@ -49,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, samples: int) -> None:
-    parser.add_argument("-o", "--output", metavar="DATA", required=True, help="folder to fill")
+    parser.add_argument(
+        "-o", "--output", type=output, metavar="DATA", required=True, help="folder to fill"
+    )
     parser.add_argument(
         "--samples", type=int, default=samples, help=f"at most 1000000 (default: {samples})"
     )

@@ -9,6 +9,7 @@ from neuroshard_fast.cli.common import (
     add_search_arguments,
     check_outputs,
     cluster,
+    output,
     search_options,
 )
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cost-models", required=True, metavar="NAME_OR_FILE")
     add_cluster_arguments(parser)
-    parser.add_argument("--json", metavar="OUT", help="write the results as JSON")
+    parser.add_argument("--json", type=output, metavar="OUT", help="write the results as JSON")
     add_search_arguments(parser)
 
 

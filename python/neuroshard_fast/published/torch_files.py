@@ -6,6 +6,7 @@ import importlib
 import os
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 from neuroshard_fast.errors import InputError, MissingDependencyError
@@ -31,9 +32,13 @@ def load_torch(
     """
     torch = import_torch(source)
     try:
+        if not Path(path).stat().st_size:
+            raise InputError(f"{source}: is empty: not a file of torch.save")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about files that are refused below
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except InputError:
+        raise
     except MemoryError:
         raise InputError(f"{source}: does not fit in memory") from None
     except OSError as error:
