@@ -106,6 +106,65 @@ def test_plans_of_other_tables_are_refused(plan: ShardingPlan, message: str) -> 
         evaluate_plans(TABLES, [plan])
 
 
+def test_a_plan_of_other_tables_is_named_and_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables, sound, other = (tmp_path / name for name in ("t.json", "sound.json", "other.json"))
+    TABLES.save(tables)
+    BALANCED.save(sound)
+    plan_of(("z", 0, DIM, 0)).save(other)
+    looked_at: list[ShardingPlan] = []
+    place = ShardingPlan.tables_by_device
+
+    def counted(plan: ShardingPlan, tables: TableSet) -> list[list[EmbeddingTable]]:
+        looked_at.append(plan)
+        return place(plan, tables)
+
+    monkeypatch.setattr(ShardingPlan, "tables_by_device", counted)
+    assert main(["evaluate", str(tables), "--plans", str(sound), str(other)]) == 2
+    error = capsys.readouterr().err
+    assert error == f"error: {other}: plan: shards[0]: no table is called 'z'\n"
+    assert looked_at == [BALANCED, ShardingPlan.load(other)]
+    with pytest.raises(InputError, match=r"^plans\[1\]: plan: shards\[0\]: no table"):
+        evaluate_plans(TABLES, [BALANCED, ShardingPlan.load(other)])
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "message"),
+    [
+        (0, "plan.json: plan: batch_size must lie between 1"),
+        (-256, "plan.json: plan: batch_size must lie between 1"),
+        (2**40, "plan.json: plan: batch_size must lie between 1"),
+        (2.5, "plan.json: batch_size: Expected `int`"),
+        (2**31, "more memory than is available here; scale the tables or the batch down"),
+    ],
+)
+def test_a_batch_size_edited_by_hand_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], batch_size: float, message: str
+) -> None:
+    busy = Feature(name="busy", pooling_factor=1e6)
+    one = msgspec.structs.replace(TABLES[0], features=(busy,))
+    TableSet.of([one]).save(tmp_path / "t.json")
+    plan = msgspec.to_builtins(plan_of(("a", 0, DIM, 0)))
+    (tmp_path / "plan.json").write_text(json.dumps({**plan, "batch_size": batch_size}))
+    assert main(["evaluate", str(tmp_path / "t.json"), "--plans", str(tmp_path / "plan.json")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_plans_are_measured_at_their_batch_size_and_predictions_for_another_are_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TABLES.save(tmp_path / "t.json")
+    msgspec.structs.replace(BALANCED, batch_size=1).save(tmp_path / "p.json")
+    arguments = ["evaluate", str(tmp_path / "t.json"), "--plans", str(tmp_path / "p.json")]
+    assert main([*arguments, "--rounds", "1", "--iterations", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 devices, batch size 1, medians" in printed
+    assert "batch size 256 (planned for batch size 1: the predictions are off)" in printed
+
+
 def test_plans_that_cannot_be_compared_are_refused() -> None:
     for other, field in (
         (plan_of(*((x, 0, DIM, 0) for x in NAMES), devices=3), "world_size"),
@@ -117,6 +176,8 @@ def test_plans_that_cannot_be_compared_are_refused() -> None:
         evaluate_plans(TABLES, [])
     with pytest.raises(InputError, match="rounds must lie between"):
         evaluate_plans(TABLES, [BALANCED], rounds=0)
+    with pytest.raises(InputError, match="names: one for each of 1 plans wanted, got 2"):
+        evaluate_plans(TABLES, [BALANCED], names=["a", "b"])
 
 
 def test_tables_larger_than_this_machine_are_refused() -> None:

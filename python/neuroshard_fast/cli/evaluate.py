@@ -36,7 +36,6 @@ def run(args: argparse.Namespace) -> int:
     from tabulate import tabulate
 
     from neuroshard_fast import config
-    from neuroshard_fast.errors import InputError
     from neuroshard_fast.plan import ShardingPlan
     from neuroshard_fast.profile.evaluation import evaluate_plans
     from neuroshard_fast.report import provenance
@@ -45,13 +44,13 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(args.json)
     tables = TableSet.load(args.tables)
     plans = [ShardingPlan.load(path) for path in args.plans]
-    for path, plan in zip(args.plans, plans, strict=True):
-        try:
-            plan.tables_by_device(tables)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
     evaluation = evaluate_plans(
-        tables, plans, rounds=args.rounds, iterations=args.iterations, backend=args.backend
+        tables,
+        plans,
+        names=args.plans,
+        rounds=args.rounds,
+        iterations=args.iterations,
+        backend=args.backend,
     )
     rows = []
     for path, plan, measured in zip(args.plans, plans, evaluation.problems[0], strict=True):

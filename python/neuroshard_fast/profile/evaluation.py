@@ -28,7 +28,7 @@ from neuroshard_fast.profile.backends import (
     compute_backend,
 )
 from neuroshard_fast.profile.environment import hardware_name
-from neuroshard_fast.profile.host_memory import check_host_memory, needed_bytes
+from neuroshard_fast.profile.host_memory import batch_bytes, check_host_memory, needed_bytes
 from neuroshard_fast.profile.log import ROUNDS
 from neuroshard_fast.progress import progress_bar
 from neuroshard_fast.tables import EmbeddingTable, TableSet
@@ -86,19 +86,21 @@ def evaluate_plans(
     tables: TableSet,
     plans: Sequence[ShardingPlan],
     *,
+    names: Sequence[str] | None = None,
     rounds: int = ROUNDS,
     iterations: int = TIMED_ITERATIONS,
     backend: str = "auto",
 ) -> Evaluation:
     """Measure ``plans`` of one table set; see :func:`evaluate_problems`."""
     return evaluate_problems(
-        [(tables, plans)], rounds=rounds, iterations=iterations, backend=backend
+        [(tables, plans)], names=names, rounds=rounds, iterations=iterations, backend=backend
     )
 
 
 def evaluate_problems(
     problems: Sequence[tuple[TableSet, Sequence[ShardingPlan]]],
     *,
+    names: Sequence[str] | None = None,
     rounds: int = ROUNDS,
     iterations: int = TIMED_ITERATIONS,
     backend: str = "auto",
@@ -109,26 +111,43 @@ def evaluate_problems(
     while the rest is idle, then the backward all-to-all, then the forward one with the devices starting
     when their measured compute and backward communication let them.
 
+    problems: table sets, each with plans of it, all for as many devices and one batch size. They are
+        measured at that batch size, also where their costs were predicted for another one.
+    names: of all plans in turn, for errors, such as their files; by default ``plans[0]`` and so on.
     rounds: of each plan, interleaved with those of the other plans of the problem.
     iterations: timed iterations a round, of which the median is taken.
     backend: of the compute: "auto", "fbgemm" or "embedding-bag".
 
-    InputError where a plan does not belong to its tables, or device counts or batch sizes differ.
+    InputError where a plan does not belong to its tables, device counts or batch sizes differ, or this
+    machine has too little memory.
     """
     whole_number(rounds, "rounds", low=1, high=10**6)
     whole_number(iterations, "iterations", low=1, high=10**6)
     all_plans = [plan for _, plans in problems for plan in plans]
     if not all_plans:
         raise InputError("plans: there is no plan to evaluate")
+    if names is None:
+        names = [f"plans[{k}]" for k in range(len(all_plans))]
+    if len(names) != len(all_plans):
+        raise InputError(f"names: one for each of {len(all_plans)} plans wanted, got {len(names)}")
     for field in ("world_size", "batch_size"):
         if len({getattr(plan, field) for plan in all_plans}) > 1:
             raise InputError(f"plans: all must have the same {field}")
     world_size = all_plans[0].world_size
-    placements = [[plan.tables_by_device(tables) for plan in plans] for tables, plans in problems]
+    each_name = iter(names)
+    placements = [
+        [_placement(plan, tables, next(each_name)) for plan in plans] for tables, plans in problems
+    ]
     name = choose_compute_backend(backend)
     for tables, _ in problems:
         check_tables(name, tables)
-    check_host_memory(sum(needed_bytes(name, sets) for sets in _by_device(placements, world_size)))
+    by_device = _by_device(placements, world_size)
+    batch_size = all_plans[0].batch_size
+    check_host_memory(
+        sum(needed_bytes(name, sets) for sets in by_device)
+        # One device computes at a time.
+        + max(batch_bytes(tables, batch_size) for sets in by_device for tables in sets)
+    )
 
     from neuroshard_fast.profile import distributed
 
@@ -137,7 +156,7 @@ def evaluate_problems(
         job = _Job(
             placements=placements,
             backend=name,
-            batch_size=all_plans[0].batch_size,
+            batch_size=batch_size,
             rounds=rounds,
             iterations=iterations,
             output=str(output),
@@ -150,11 +169,18 @@ def evaluate_problems(
         hardware=hardware_name(),
         backend=name,
         world_size=world_size,
-        batch_size=job.batch_size,
+        batch_size=batch_size,
         rounds=rounds,
         iterations=iterations,
         problems=tuple(map(tuple, measured)),
     )
+
+
+def _placement(plan: ShardingPlan, tables: TableSet, name: str) -> list[list[EmbeddingTable]]:
+    try:
+        return plan.tables_by_device(tables)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
 
 
 def _by_device(
