@@ -18,12 +18,16 @@ void check_shape(const Network& network, const std::string& name, std::size_t in
   }
 }
 
+const Network& checked_set(const Network& set, const Network& table) {
+  check_shape(set, "set", table.outputs(), 1);
+  return set;
+}
+
 }  // namespace
 
-CostNetworks::CostNetworks(Network table, Network set, std::map<int, Network> forward,
+CostNetworks::CostNetworks(Network table, const Network& set, std::map<int, Network> forward,
                            std::map<int, Network> backward)
-    : table_(std::move(table)), set_(std::move(set)) {
-  check_shape(set_, "set", table_.outputs(), 1);
+    : table_(std::move(table)), set_(checked_set(set, table_)) {
   for (auto& [devices, network] : forward) {
     const std::string suffix = std::string("[") + std::to_string(devices) + "]";
     if (devices < 1) {

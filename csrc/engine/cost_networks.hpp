@@ -1,9 +1,11 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <vector>
 
 #include "network.hpp"
+#include "set_network.hpp"
 
 namespace neuroshard {
 
@@ -19,11 +21,10 @@ class CostNetworks {
     Network backward;  // [output dims] -> cost of each device
   };
 
-  CostNetworks(Network table, Network set, std::map<int, Network> forward,
+  CostNetworks(Network table, const Network& set, std::map<int, Network> forward,
                std::map<int, Network> backward);
 
   std::size_t features() const { return table_.inputs(); }
-  std::size_t encoding_size() const { return table_.outputs(); }
   std::vector<int> device_counts() const;
 
   /// Throws std::invalid_argument where there are no networks for so many devices.
@@ -33,14 +34,12 @@ class CostNetworks {
   std::span<const float> encode(std::span<const float> features,
                                 Network::Workspace& workspace) const;
 
-  /// Compute cost of a device, from the sum of the encodings of its shards.
-  float compute_cost(std::span<const float> encoding_sum, Network::Workspace& workspace) const {
-    return set_.evaluate(encoding_sum, workspace).front();
-  }
+  /// From the encodings of the shards on a device to its compute cost.
+  const SetNetwork& set() const { return set_; }
 
  private:
   Network table_;
-  Network set_;
+  SetNetwork set_;
   std::map<int, Communication> communication_;  // by number of devices
 };
 

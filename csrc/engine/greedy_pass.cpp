@@ -1,15 +1,18 @@
 #include "greedy_pass.hpp"
 
 #include <algorithm>
-#include <functional>
+#include <cmath>
 #include <limits>
+#include <numeric>
+
+#include "kernels/kernels.hpp"
 
 namespace neuroshard {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kPlacementsPerCheck = 1024;  // of the interrupt
+constexpr std::size_t kSnapshotBytes = std::size_t{4} << 20;  // kept by one pass, at most
 
 }  // namespace
 
@@ -17,130 +20,168 @@ GreedyPass::GreedyPass(const CostNetworks& networks, const Problem& problem,
                        const ShardCatalog& catalog, Interrupt& interrupt)
     : networks_(networks), problem_(problem), catalog_(catalog), interrupt_(interrupt) {
   const auto devices = static_cast<std::size_t>(problem.devices());
-  cost_.resize(devices);
-  empty_.resize(devices);
-  memory_.resize(devices);
-  output_dim_sum_.resize(devices);
-  encoding_sums_.resize(devices * catalog.encoding_size());
+  devices_.ranking.resize(devices);
+  devices_.cost.resize(padded(devices));
+  devices_.memory.resize(devices);
+  devices_.output_dim_sum.resize(devices);
+  devices_.sums.resize(devices * networks.set().sums_size());
   device_costs_.resize(devices);
+  most_snapshots_ =
+      std::max<std::size_t>(1, kSnapshotBytes / (devices_.sums.size() * sizeof(float)));
 }
 
-bool GreedyPass::run(std::span<const ShardCatalog::Kind> shards_in_order, double output_dim_limit) {
+void GreedyPass::start(std::span<const ShardCatalog::Kind> shards_in_order,
+                       std::span<const double> output_dim_limits) {
   shards_in_order_ = shards_in_order;
+  limits_ = output_dim_limits;
   device_.clear();
   cost_after_.clear();
-  better_limit_.clear();
+  snapshots_used_ = 0;
   clear_devices();
-  return place_from(0, output_dim_limit);
+  place(0);
 }
 
-bool GreedyPass::rerun(double output_dim_limit) {
-  const auto changed = std::find_if(better_limit_.begin(), better_limit_.end(),
-                                    [&](double limit) { return limit <= output_dim_limit; });
-  const auto kept = static_cast<std::size_t>(changed - better_limit_.begin());
-  const std::size_t placed = std::min(kept, device_.size());
-  device_.resize(placed);
-  better_limit_.resize(placed);
-  clear_devices();
-  for (std::size_t position = 0; position < placed; ++position) {
-    const auto device = static_cast<std::size_t>(device_[position]);
-    add_to_device(device, shards_in_order_[position]);
-    cost_[device] = cost_after_[position];
+bool GreedyPass::next() {
+  if (snapshots_used_ == 0) {
+    return false;
   }
-  cost_after_.resize(placed);
-  return place_from(placed, output_dim_limit);
+  Snapshot& snapshot = snapshots_[snapshots_used_ - 1];
+  std::swap(devices_, snapshot.devices);
+  device_.resize(snapshot.placed);
+  cost_after_.resize(snapshot.placed);
+  const std::size_t limit = snapshot.low++;
+  if (snapshot.low == snapshot.high) {
+    --snapshots_used_;
+  } else {
+    snapshot.devices = devices_;
+  }
+  place(limit);
+  return true;
 }
 
 std::span<const float> GreedyPass::device_costs() {
-  for (std::size_t device = 0; device < cost_.size(); ++device) {
-    device_costs_[device] =
-        empty_[device] ? networks_.compute_cost(encoding_sum(device), workspace_) : cost_[device];
+  std::fill(device_costs_.begin(), device_costs_.end(), networks_.set().empty_cost());
+  for (std::size_t placed = 0; placed < device_.size(); ++placed) {
+    device_costs_[static_cast<std::size_t>(device_[placed])] = cost_after_[placed];
   }
   return device_costs_;
 }
 
 void GreedyPass::clear_devices() {
-  std::fill(cost_.begin(), cost_.end(), 0.0F);
-  std::fill(empty_.begin(), empty_.end(), true);
-  std::fill(memory_.begin(), memory_.end(), 0);
-  std::fill(output_dim_sum_.begin(), output_dim_sum_.end(), 0.0);
-  std::fill(encoding_sums_.begin(), encoding_sums_.end(), 0.0F);
+  std::iota(devices_.ranking.begin(), devices_.ranking.end(), 0);
+  std::fill(devices_.cost.begin(), devices_.cost.end(), std::numeric_limits<float>::infinity());
+  std::fill_n(devices_.cost.begin(), devices_.ranking.size(), 0.0F);  // not what the network gives
+  std::fill(devices_.memory.begin(), devices_.memory.end(), 0);
+  std::fill(devices_.output_dim_sum.begin(), devices_.output_dim_sum.end(), 0.0);
+  const std::span<const float> empty = networks_.set().empty_sums();
+  for (auto sums = devices_.sums.begin(); sums != devices_.sums.end();) {
+    sums = std::copy(empty.begin(), empty.end(), sums);
+  }
 }
 
-bool GreedyPass::place_from(std::size_t position, double output_dim_limit) {
-  interrupt_.check();  // a rerun may place too little to come to the check below
-  for (; position < shards_in_order_.size(); ++position) {
-    if (position % kPlacementsPerCheck == 0) {
+void GreedyPass::place(std::size_t limit) {
+  interrupt_.check();  // what is left may be too little to come to the check below
+  for (std::size_t placed = device_.size(); placed < shards_in_order_.size(); ++placed) {
+    if (placed % kPlacementsPerCheck == 0) {
       interrupt_.check();
     }
-    const Choice choice = choose(shards_in_order_[position], output_dim_limit);
-    better_limit_.push_back(choice.better_limit);
-    if (choice.device == kNone) {
+    const ShardCatalog::Kind kind = shards_in_order_[placed];
+    const Choice choice = choose(kind, limits_[limit]);
+    take_snapshots(choice.better_limit, limit);
+    if (choice.rank == devices_.ranking.size()) {
       break;
     }
-    const auto device = static_cast<std::size_t>(choice.device);
-    add_to_device(device, shards_in_order_[position]);
-    cost_[device] = networks_.compute_cost(encoding_sum(device), workspace_);
-    device_.push_back(choice.device);
-    cost_after_.push_back(cost_[device]);
+    put(kind, choice.rank);
   }
-  changes_at_ = kInfinity;
-  for (const double limit : better_limit_) {
-    changes_at_ = std::min(changes_at_, limit);
-  }
-  return device_.size() == shards_in_order_.size();
 }
 
 GreedyPass::Choice GreedyPass::choose(ShardCatalog::Kind kind, double output_dim_limit) const {
-  const std::int64_t bytes = catalog_.bytes(kind);
-  const std::int64_t memory_limit = problem_.memory_bytes() - bytes;
+  const std::int64_t memory_limit = problem_.memory_bytes() - catalog_.bytes(kind);
   const double output_dim = catalog_.output_dim(kind);
-
-  Choice choice{.device = kNone, .better_limit = kInfinity};
-  bool any_closed = false;
-  for (std::size_t device = 0; device < cost_.size(); ++device) {
-    if (memory_[device] > memory_limit) {
+  Choice choice{.rank = 0, .better_limit = std::numeric_limits<double>::infinity()};
+  for (; choice.rank < devices_.ranking.size(); ++choice.rank) {
+    const auto device = static_cast<std::size_t>(devices_.ranking[choice.rank]);
+    if (devices_.memory[device] > memory_limit) {
       continue;
     }
-    if (output_dim_sum_[device] + output_dim > output_dim_limit) {
-      any_closed = true;
-    } else if (choice.device == kNone ||
-               precedes(device, static_cast<std::size_t>(choice.device))) {
-      choice.device = static_cast<int>(device);
+    const double needed = devices_.output_dim_sum[device] + output_dim;
+    if (needed <= output_dim_limit) {
+      break;
     }
-  }
-  if (any_closed) {
-    for (std::size_t device = 0; device < cost_.size(); ++device) {
-      const double needed = output_dim_sum_[device] + output_dim;
-      if (memory_[device] <= memory_limit && needed > output_dim_limit &&
-          needed < choice.better_limit &&
-          (choice.device == kNone || precedes(device, static_cast<std::size_t>(choice.device)))) {
-        choice.better_limit = needed;
-      }
-    }
+    choice.better_limit = std::min(choice.better_limit, needed);
   }
   return choice;
 }
 
-bool GreedyPass::precedes(std::size_t a, std::size_t b) const {
-  if (cost_[a] != cost_[b]) {
-    return cost_[a] < cost_[b];
+void GreedyPass::put(ShardCatalog::Kind kind, std::size_t rank) {
+  const auto device = static_cast<std::size_t>(devices_.ranking[rank]);
+  const SetNetwork& set = networks_.set();
+  const float cost = set.add(devices_.sums.data() + device * set.sums_size(),
+                             catalog_.contribution(kind), workspace_);
+  devices_.memory[device] += catalog_.bytes(kind);
+  devices_.output_dim_sum[device] += catalog_.output_dim(kind);
+  device_.push_back(static_cast<int>(device));
+  cost_after_.push_back(cost);
+  // What is not a number has no rank; such a plan is never the best.
+  rank_anew(rank, std::isnan(cost) ? std::numeric_limits<float>::infinity() : cost);
+}
+
+void GreedyPass::rank_anew(std::size_t rank, float cost) {
+  std::vector<int>& ranking = devices_.ranking;
+  AlignedVector<float>& costs = devices_.cost;
+  const int device = ranking[rank];
+  const bool rises = costs[rank] < cost;
+  const std::size_t below =
+      kernels().count_below(costs.data(), cost, costs.size() / Kernels::kLanes);
+  std::size_t target = rises ? below - 1 : below;  // among the others
+  const auto move = [](auto& values, std::size_t from, std::size_t to) {
+    const auto at = [&](std::size_t i) { return values.begin() + static_cast<std::ptrdiff_t>(i); };
+    const auto value = values[from];
+    if (from < to) {
+      std::copy(at(from + 1), at(to + 1), at(from));
+    } else {
+      std::copy_backward(at(to), at(from), at(from + 1));
+    }
+    values[to] = value;
+  };
+  move(ranking, rank, target);
+  move(costs, rank, target);
+  costs[target] = cost;
+  for (; target + 1 < ranking.size() && costs[target + 1] == cost &&
+         !precedes(device, ranking[target + 1]);
+       ++target) {
+    std::swap(ranking[target], ranking[target + 1]);
   }
-  return memory_[a] != memory_[b] ? memory_[a] < memory_[b] : a < b;
 }
 
-void GreedyPass::add_to_device(std::size_t device, ShardCatalog::Kind kind) {
-  const std::span<float> sum = encoding_sum(device);
-  const std::span<const float> encoding = catalog_.encoding(kind);
-  std::transform(sum.begin(), sum.end(), encoding.begin(), sum.begin(), std::plus<>());
-  empty_[device] = false;
-  memory_[device] += catalog_.bytes(kind);
-  output_dim_sum_[device] += catalog_.output_dim(kind);
+bool GreedyPass::precedes(int a, int b) const {  // of two that cost the same
+  const std::int64_t memory_a = devices_.memory[static_cast<std::size_t>(a)];
+  const std::int64_t memory_b = devices_.memory[static_cast<std::size_t>(b)];
+  return memory_a != memory_b ? memory_a < memory_b : a < b;
 }
 
-std::span<float> GreedyPass::encoding_sum(std::size_t device) {
-  return std::span(encoding_sums_)
-      .subspan(device * catalog_.encoding_size(), catalog_.encoding_size());
+void GreedyPass::take_snapshots(double better_limit, std::size_t limit) {
+  // Limits from here on have a snapshot already, of an earlier placement.
+  const std::size_t end = snapshots_used_ > 0 ? snapshots_[snapshots_used_ - 1].low : limits_.size();
+  if (end == limit + 1 || limits_[end - 1] < better_limit) {
+    return;
+  }
+  const auto first = std::lower_bound(limits_.begin() + static_cast<std::ptrdiff_t>(limit) + 1,
+                                      limits_.begin() + static_cast<std::ptrdiff_t>(end),
+                                      better_limit);
+  const auto low = static_cast<std::size_t>(first - limits_.begin());
+  if (snapshots_used_ == most_snapshots_) {
+    snapshots_[snapshots_used_ - 1].low = low;  // goes on from earlier than it has to
+    return;
+  }
+  if (snapshots_used_ == snapshots_.size()) {
+    snapshots_.emplace_back();
+  }
+  Snapshot& snapshot = snapshots_[snapshots_used_++];
+  snapshot.devices = devices_;
+  snapshot.placed = device_.size();
+  snapshot.low = low;
+  snapshot.high = end;
 }
 
 }  // namespace neuroshard

@@ -23,20 +23,19 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
 
 GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
                        const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt)
-    : grid_steps_(grid_steps),
-      mean_output_dim_(problem.total_output_dim() / problem.devices()),
-      pass_(networks, problem, catalog, interrupt),
-      plan_cost_(networks, problem.devices()) {}
+    : pass_(networks, problem, catalog, interrupt), plan_cost_(networks, problem.devices()) {
+  const double mean_output_dim = problem.total_output_dim() / problem.devices();
+  for (int step = 0; step < grid_steps; ++step) {
+    const double factor = grid_steps == 1 ? 1.0 : 1.0 + step * (0.5 / (grid_steps - 1));
+    output_dim_limits_.push_back(factor * mean_output_dim);
+  }
+}
 
 GridSearch::Result GridSearch::best(std::span<const ShardCatalog::Kind> shards_in_order) {
   Result best;
-  for (int step = 0; step < grid_steps_; ++step) {
-    const double limit = output_dim_limit(step);
-    if (step > 0 && pass_.same_under(limit)) {
-      continue;  // the plan of the step before, which was considered
-    }
-    const bool complete = step == 0 ? pass_.run(shards_in_order, limit) : pass_.rerun(limit);
-    if (!complete) {
+  pass_.start(shards_in_order, output_dim_limits_);
+  do {
+    if (!pass_.complete()) {
       continue;
     }
     const double cost = plan_cost_.evaluate(pass_.device_costs(), pass_.output_dims());
@@ -44,13 +43,8 @@ GridSearch::Result GridSearch::best(std::span<const ShardCatalog::Kind> shards_i
       best.cost = cost;
       best.devices.assign(pass_.devices().begin(), pass_.devices().end());
     }
-  }
+  } while (pass_.next());
   return best;
-}
-
-double GridSearch::output_dim_limit(int step) const {
-  const double factor = grid_steps_ == 1 ? 1.0 : 1.0 + step * (0.5 / (grid_steps_ - 1));
-  return factor * mean_output_dim_;
 }
 
 }  // namespace neuroshard

@@ -38,10 +38,7 @@ class GridSearch {
   Result best(std::span<const ShardCatalog::Kind> shards_in_order);
 
  private:
-  double output_dim_limit(int step) const;
-
-  int grid_steps_;
-  double mean_output_dim_;  // of a device, fp32 numbers a sample
+  std::vector<double> output_dim_limits_;  // of a device, fp32 numbers a sample, ascending
   GreedyPass pass_;
   PlanCost plan_cost_;
 };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "affine_layer.hpp"
+#include "aligned.hpp"
 
 namespace neuroshard {
 
@@ -15,7 +16,7 @@ class Network {
   class Workspace {
    private:
     friend class Network;
-    std::vector<float> front_, back_;
+    AlignedVector<float> front_, back_;
   };
 
   /// The first layer sees `(input - mean) / deviation`; both are empty where inputs are used as
@@ -24,6 +25,11 @@ class Network {
 
   std::size_t inputs() const { return layers_.front().inputs(); }
   std::size_t outputs() const { return layers_.back().outputs(); }
+
+  /// As the constructor takes them.
+  const std::vector<AffineLayer>& layers() const { return layers_; }
+  const std::vector<float>& mean() const { return mean_; }
+  const std::vector<float>& deviation() const { return deviation_; }
 
   /// Output for one input of `inputs()` floats; valid until `workspace` is used again.
   std::span<float> evaluate(std::span<const float> input, Workspace& workspace) const;

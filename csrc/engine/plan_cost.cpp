@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -119,21 +118,21 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCa
   }
 
   Plan plan;
-  Network::Workspace workspace;
+  const SetNetwork& set = networks.set();
+  SetNetwork::Workspace workspace;
   for (const std::vector<std::int64_t>& device : placement) {
-    std::vector<float> encoding_sum(catalog.encoding_size(), 0.0F);
+    AlignedVector<float> sums(set.empty_sums().begin(), set.empty_sums().end());
+    float compute = set.empty_cost();
     double output_dim_sum = 0.0;
     std::int64_t bytes = 0;
     for (const std::int64_t shard : device) {
       interrupt.check();
       const ShardCatalog::Kind kind = kinds[static_cast<std::size_t>(shard)];
-      const std::span<const float> encoding = catalog.encoding(kind);
-      std::transform(encoding_sum.begin(), encoding_sum.end(), encoding.begin(),
-                     encoding_sum.begin(), std::plus<>());
+      compute = set.add(sums.data(), catalog.contribution(kind), workspace);
       output_dim_sum += catalog.output_dim(kind);
       bytes = add_saturated(bytes, catalog.bytes(kind));
     }
-    plan.compute.push_back(networks.compute_cost(encoding_sum, workspace));
+    plan.compute.push_back(compute);
     plan.output_dim_sums.push_back(output_dim_sum);
     plan.memory_bytes.push_back(bytes);
   }

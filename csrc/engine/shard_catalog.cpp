@@ -55,7 +55,7 @@ ShardCatalog::Kind ShardCatalog::add(int table, std::int64_t width) {
                       .single_cost = 0.0F,
                       .table = table,
                       .half = kNone});
-  encodings_.resize(entries_.size() * encoding_size());
+  contributions_.resize(entries_.size() * networks_.set().sums_size());
   return static_cast<Kind>(entries_.size() - 1);
 }
 
@@ -64,10 +64,11 @@ void ShardCatalog::encode(Kind kind, EncodeBuffers& buffers) {
   buffers.features.resize(problem_.features());
   problem_.shard_features(shard.table, shard.width, buffers.features);
   const std::span<const float> encoding = networks_.encode(buffers.features, buffers.workspace);
-  std::copy(encoding.begin(), encoding.end(),
-            encodings_.begin() +
-                static_cast<std::ptrdiff_t>(static_cast<std::size_t>(kind) * encoding_size()));
-  shard.single_cost = networks_.compute_cost(this->encoding(kind), buffers.workspace);
+  const SetNetwork& set = networks_.set();
+  float* contribution = contributions_.data() + static_cast<std::size_t>(kind) * set.sums_size();
+  set.contribution(encoding, contribution);
+  buffers.sums.assign(set.empty_sums().begin(), set.empty_sums().end());
+  shard.single_cost = set.add(buffers.sums.data(), contribution, buffers.set_workspace);
 }
 
 void ShardCatalog::check_cost(Kind kind) const {

@@ -44,10 +44,9 @@ class ShardCatalog {
   /// Compute cost of a device that holds nothing but this shard, in ms.
   float single_cost(Kind kind) const { return entry(kind).single_cost; }
 
-  std::size_t encoding_size() const { return networks_.encoding_size(); }
-
-  std::span<const float> encoding(Kind kind) const {
-    return {encodings_.data() + static_cast<std::size_t>(kind) * encoding_size(), encoding_size()};
+  /// What the shard contributes to the sums of its device, see SetNetwork.
+  const float* contribution(Kind kind) const {
+    return contributions_.data() + static_cast<std::size_t>(kind) * networks_.set().sums_size();
   }
 
  private:
@@ -64,6 +63,8 @@ class ShardCatalog {
   /// Of one thread that encodes.
   struct EncodeBuffers {
     Network::Workspace workspace;
+    SetNetwork::Workspace set_workspace;
+    AlignedVector<float> sums;
     std::vector<float> features;  // of one shard
   };
 
@@ -75,7 +76,7 @@ class ShardCatalog {
   const CostNetworks& networks_;
   const Problem& problem_;
   std::vector<Entry> entries_;
-  std::vector<float> encodings_;  // [kinds][encoding_size]
+  AlignedVector<float> contributions_;  // [kinds][sums of the set network]
 };
 
 }  // namespace neuroshard

@@ -1,0 +1,2 @@
+#define NEUROSHARD_KERNELS kernels_avx512
+#include "kernels.inl"

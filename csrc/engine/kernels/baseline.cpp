@@ -1,0 +1,2 @@
+#define NEUROSHARD_KERNELS kernels_baseline
+#include "kernels.inl"
