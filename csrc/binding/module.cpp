@@ -14,4 +14,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_plan(module);
   register_search(module);
   register_baselines(module);
+  register_capture(module);
+  register_kernels(module);
 }

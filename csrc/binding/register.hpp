@@ -9,5 +9,7 @@ void register_problem(pybind11::module_& module);
 void register_plan(pybind11::module_& module);
 void register_search(pybind11::module_& module);
 void register_baselines(pybind11::module_& module);
+void register_capture(pybind11::module_& module);
+void register_kernels(pybind11::module_& module);
 
 }  // namespace neuroshard::binding

@@ -31,7 +31,7 @@ AffineLayer::AffineLayer(const std::vector<float>& weights, std::vector<float> b
     throw std::invalid_argument("the weights and biases of a layer must be finite numbers");
   }
   padded_bias_.assign(bias_.begin(), bias_.end());
-  padded_bias_.resize(padded(outputs()));
+  padded_bias_.resize(round_up(outputs(), Kernels::kTile));
   weights_.resize(padded_outputs() * inputs_);
   for (std::size_t output = 0; output < outputs(); ++output) {
     for (std::size_t input = 0; input < inputs_; ++input) {
@@ -42,7 +42,7 @@ AffineLayer::AffineLayer(const std::vector<float>& weights, std::vector<float> b
 
 void AffineLayer::apply(const float* input, float* output) const {
   kernels().affine(weights_.data(), padded_bias_.data(), input, output, inputs_,
-                   padded_outputs() / Kernels::kLanes);
+                   padded_outputs() / Kernels::kTile);
 }
 
 std::vector<float> AffineLayer::weights() const {
@@ -56,14 +56,8 @@ std::vector<float> AffineLayer::weights() const {
 }
 
 std::size_t AffineLayer::position(std::size_t output, std::size_t input) const {
-  // The kernel computes the outputs tile by tile and reads the weights of a tile input by input.
-  std::size_t first = 0;  // output of the tile
-  std::size_t width = 0;  // outputs in the tile
-  do {
-    first += width;
-    width = tile_blocks((padded_outputs() - first) / Kernels::kLanes) * Kernels::kLanes;
-  } while (output >= first + width);
-  return first * inputs_ + input * width + (output - first);
+  const std::size_t tile = output / Kernels::kTile;
+  return (tile * inputs_ + input) * Kernels::kTile + output % Kernels::kTile;
 }
 
 }  // namespace neuroshard

@@ -7,7 +7,7 @@
 
 namespace neuroshard {
 
-/// One affine layer in fp32: output = weights * input + bias.
+/// One affine layer in fp32: output = weights * input + bias, for kLanes inputs at a time.
 ///
 /// The inputs are added up in their order, starting from the bias.
 class AffineLayer {
@@ -18,10 +18,10 @@ class AffineLayer {
   std::size_t inputs() const { return inputs_; }
   std::size_t outputs() const { return bias_.size(); }
 
-  /// Room that `apply` needs for its output, at least `outputs()`; what exceeds it becomes 0.
+  /// Outputs that `apply` writes, at least `outputs()`; what exceeds it becomes 0.
   std::size_t padded_outputs() const { return padded_bias_.size(); }
 
-  /// Reads `inputs()` floats and writes `padded_outputs()`.
+  /// Reads [inputs()][kLanes] floats and writes [padded_outputs()][kLanes].
   void apply(const float* input, float* output) const;
 
   /// As the constructor takes them.

@@ -28,39 +28,44 @@ BeamSearch::BeamSearch(const CostNetworks& networks, const Problem& problem,
       grid_searches_(static_cast<std::size_t>(options.threads)) {}
 
 std::optional<Plan> BeamSearch::run() {
-  Sequence unsplit;
-  unsplit.shards.resize(static_cast<std::size_t>(problem_.tables()));
-  std::iota(unsplit.shards.begin(), unsplit.shards.end(), 0);
-  unsplit.order = placement_order(catalog_, unsplit.shards);
-  keep_if_cheapest(unsplit, grid_search(0).best(unsplit.ordered_shards()));
+  Sequence best;
+  best.shards.resize(static_cast<std::size_t>(problem_.tables()));
+  std::iota(best.shards.begin(), best.shards.end(), 0);
+  best.order = placement_order(catalog_, best.shards);
+  best.score = score(std::vector<std::vector<Kind>>{best.ordered_shards()}).front();
 
-  std::vector<Sequence> beam = {std::move(unsplit)};
+  std::vector<Sequence> beam = {best};
   for (int round = 0; round < options_.max_splits && !beam.empty(); ++round) {
     std::vector<Extension> extensions = extend(beam);
     for (std::size_t first = 0; first < extensions.size(); first += kChunk) {
       score(std::span(extensions).subspan(first, std::min(kChunk, extensions.size() - first)));
     }
     beam = best_of(std::move(extensions));
+    if (!beam.empty() && beam.front().score.cost < best.score.cost) {
+      best = beam.front();
+    }
   }
 
-  if (!std::isfinite(best_cost_)) {
+  if (!std::isfinite(best.score.cost)) {
     return std::nullopt;
   }
-  return evaluate_plan(networks_, problem_, catalog_, best_splits_, best_placement_, interrupt_);
+  return evaluate_plan(networks_, problem_, catalog_, best.splits, placement(best), interrupt_);
 }
 
 std::vector<BeamSearch::Extension> BeamSearch::extend(const std::vector<Sequence>& beam) {
   std::vector<Extension> extensions;
+  std::vector<Kind> to_halve;
   for (const Sequence& parent : beam) {
+    interrupt_.check();
     for (const int shard : split_candidates(parent.shards)) {
-      interrupt_.check();
       const Kind kind = parent.shards[static_cast<std::size_t>(shard)];
       if (catalog_.can_split(kind)) {
-        catalog_.add_half(kind);
-        extensions.push_back({&parent, shard, std::numeric_limits<double>::infinity()});
+        to_halve.push_back(kind);
+        extensions.push_back({&parent, shard, {}});
       }
     }
   }
+  catalog_.add_halves(to_halve);
   return extensions;
 }
 
@@ -89,6 +94,7 @@ std::vector<int> BeamSearch::split_candidates(const std::vector<Kind>& shards) c
 
 BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
   Sequence sequence = *extension.parent;
+  sequence.score = extension.score;
   const Kind half = catalog_.half(sequence.shards[static_cast<std::size_t>(extension.shard)]);
   const int added = static_cast<int>(sequence.shards.size());
   sequence.splits.push_back(extension.shard);
@@ -107,37 +113,53 @@ BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
 void BeamSearch::score(std::span<Extension> extensions) {
   // Sequences that split the same shards in another order often give the greedy pass the same kinds
   // in the same order. It cannot tell them apart, so it runs once for all of them.
-  std::vector<Sequence> sequences;
-  std::map<std::vector<Kind>, std::size_t> task_of_shards;
-  std::vector<std::size_t> tasks;  // of each extension
+  std::map<std::vector<Kind>, std::size_t> number_of;
+  std::vector<std::vector<Kind>> different;
+  std::vector<std::size_t> numbers;  // of each extension
   for (const Extension& extension : extensions) {
     interrupt_.check();
-    sequences.push_back(apply(extension));
-    const auto entry =
-        task_of_shards.try_emplace(sequences.back().ordered_shards(), task_of_shards.size()).first;
-    tasks.push_back(entry->second);
+    std::vector<Kind> ordered_shards = apply(extension).ordered_shards();
+    const auto [entry, added] = number_of.try_emplace(ordered_shards, different.size());
+    if (added) {
+      different.push_back(std::move(ordered_shards));
+    }
+    numbers.push_back(entry->second);
   }
-  std::vector<const std::vector<Kind>*> shards_of_task(task_of_shards.size());
-  for (const auto& [shards, task] : task_of_shards) {
-    shards_of_task[task] = &shards;
-  }
-
-  std::vector<GridSearch::Result> results(shards_of_task.size());
-  parallel_for(results.size(), options_.threads, interrupt_,
-               [&](std::size_t task, std::size_t worker) {
-                 results[task] = grid_search(worker).best(*shards_of_task[task]);
-               });
-
+  const std::vector<Score> scores = score(different);
   for (std::size_t i = 0; i < extensions.size(); ++i) {
-    const GridSearch::Result& result = results[tasks[i]];
-    extensions[i].cost = result.cost;
-    keep_if_cheapest(sequences[i], result);
+    extensions[i].score = scores[numbers[i]];
   }
+}
+
+std::vector<BeamSearch::Score> BeamSearch::score(std::span<const std::vector<Kind>> ordered_shards) {
+  std::vector<GridSearch::Trial> trials;
+  const auto steps = static_cast<std::size_t>(options_.grid_steps);
+  for (const std::vector<Kind>& shards : ordered_shards) {
+    for (std::size_t step = 0; step < steps; ++step) {
+      trials.push_back({shards, step});
+    }
+  }
+  std::vector<double> costs(trials.size());
+  parallel_for((trials.size() + kLanes - 1) / kLanes, options_.threads, interrupt_,
+               [&](std::size_t task, std::size_t worker) {
+                 const std::size_t first = task * kLanes;
+                 const std::size_t count = std::min(kLanes, trials.size() - first);
+                 grid_search(worker).evaluate(std::span(trials).subspan(first, count),
+                                              costs.data() + first);
+               });
+  std::vector<Score> scores(ordered_shards.size());
+  for (std::size_t trial = 0; trial < trials.size(); ++trial) {
+    Score& score = scores[trial / steps];
+    if (costs[trial] < score.cost) {
+      score = {.cost = costs[trial], .grid_step = trials[trial].step};
+    }
+  }
+  return scores;
 }
 
 std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> extensions) const {
   std::stable_sort(extensions.begin(), extensions.end(),
-                   [](const Extension& a, const Extension& b) { return a.cost < b.cost; });
+                   [](const Extension& a, const Extension& b) { return a.score.cost < b.score.cost; });
   extensions.resize(std::min(extensions.size(), static_cast<std::size_t>(options_.beam_width)));
   std::vector<Sequence> best;
   best.reserve(extensions.size());
@@ -148,17 +170,14 @@ std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> ext
   return best;
 }
 
-void BeamSearch::keep_if_cheapest(const Sequence& sequence, const GridSearch::Result& result) {
-  if (!(result.cost < best_cost_)) {
-    return;
+Placement BeamSearch::placement(const Sequence& sequence) {
+  const std::vector<int> devices =
+      grid_search(0).devices({sequence.ordered_shards(), sequence.score.grid_step});
+  Placement placement(static_cast<std::size_t>(problem_.devices()));
+  for (std::size_t position = 0; position < devices.size(); ++position) {
+    placement[static_cast<std::size_t>(devices[position])].push_back(sequence.order[position]);
   }
-  best_cost_ = result.cost;
-  best_splits_ = sequence.splits;
-  best_placement_.assign(static_cast<std::size_t>(problem_.devices()), {});
-  for (std::size_t position = 0; position < sequence.order.size(); ++position) {
-    best_placement_[static_cast<std::size_t>(result.devices[position])].push_back(
-        sequence.order[position]);
-  }
+  return placement;
 }
 
 GridSearch& BeamSearch::grid_search(std::size_t worker) {

@@ -33,11 +33,18 @@ class BeamSearch {
  private:
   using Kind = ShardCatalog::Kind;
 
+  /// What the table-wise search finds for a sequence.
+  struct Score {
+    double cost = std::numeric_limits<double>::infinity();  // ms; infinite if there is no plan
+    std::size_t grid_step = 0;                              // at which the plan is found
+  };
+
   /// A split sequence and the shards that it leads to.
   struct Sequence {
     std::vector<std::int64_t> splits;
     std::vector<Kind> shards;
-    std::vector<int> order;  // indices into `shards` as the greedy pass takes them
+    std::vector<int> order;  // indices into `shards` as a greedy pass takes them
+    Score score;
 
     std::vector<Kind> ordered_shards() const;
   };
@@ -45,16 +52,17 @@ class BeamSearch {
   /// A kept sequence and one more split.
   struct Extension {
     const Sequence* parent;
-    int shard;    // index into the parent's shards
-    double cost;  // ms, of the table-wise result; infinite if there is none
+    int shard;  // index into the parent's shards
+    Score score;
   };
 
   std::vector<Extension> extend(const std::vector<Sequence>& beam);
   std::vector<int> split_candidates(const std::vector<Kind>& shards) const;
   Sequence apply(const Extension& extension) const;
   void score(std::span<Extension> extensions);
+  std::vector<Score> score(std::span<const std::vector<Kind>> ordered_shards);
   std::vector<Sequence> best_of(std::vector<Extension> extensions) const;
-  void keep_if_cheapest(const Sequence& sequence, const GridSearch::Result& result);
+  Placement placement(const Sequence& sequence);
   GridSearch& grid_search(std::size_t worker);
 
   const CostNetworks& networks_;
@@ -63,11 +71,6 @@ class BeamSearch {
   Interrupt& interrupt_;
   ShardCatalog catalog_;
   std::vector<std::unique_ptr<GridSearch>> grid_searches_;  // of each worker, once it has worked
-
-  // The cheapest plan so far.
-  double best_cost_ = std::numeric_limits<double>::infinity();  // ms
-  std::vector<std::int64_t> best_splits_;
-  Placement best_placement_;
 };
 
 }  // namespace neuroshard

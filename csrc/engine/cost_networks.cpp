@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/kernels.hpp"
+
 namespace neuroshard {
 
 namespace {
@@ -18,16 +20,16 @@ void check_shape(const Network& network, const std::string& name, std::size_t in
   }
 }
 
-const Network& checked_set(const Network& set, const Network& table) {
+Network checked_set(Network set, const Network& table) {
   check_shape(set, "set", table.outputs(), 1);
   return set;
 }
 
 }  // namespace
 
-CostNetworks::CostNetworks(Network table, const Network& set, std::map<int, Network> forward,
+CostNetworks::CostNetworks(Network table, Network set, std::map<int, Network> forward,
                            std::map<int, Network> backward)
-    : table_(std::move(table)), set_(checked_set(set, table_)) {
+    : table_(std::move(table)), set_(checked_set(std::move(set), table_)) {
   for (auto& [devices, network] : forward) {
     const std::string suffix = std::string("[") + std::to_string(devices) + "]";
     if (devices < 1) {
@@ -74,11 +76,10 @@ const CostNetworks::Communication& CostNetworks::communication(int devices) cons
   return found->second;
 }
 
-std::span<const float> CostNetworks::encode(std::span<const float> features,
-                                            Network::Workspace& workspace) const {
-  const std::span<float> encoding = table_.evaluate(features, workspace);
-  relu(encoding);
-  return encoding;
+const float* CostNetworks::encode(const float* features, Network::Workspace& workspace) const {
+  float* encodings = table_.evaluate(features, workspace);
+  relu(encodings, table_.outputs() * kLanes);
+  return encodings;
 }
 
 }  // namespace neuroshard

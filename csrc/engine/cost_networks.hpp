@@ -1,7 +1,6 @@
 #pragma once
 
 #include <map>
-#include <span>
 #include <vector>
 
 #include "network.hpp"
@@ -21,7 +20,7 @@ class CostNetworks {
     Network backward;  // [output dims] -> cost of each device
   };
 
-  CostNetworks(Network table, const Network& set, std::map<int, Network> forward,
+  CostNetworks(Network table, Network set, std::map<int, Network> forward,
                std::map<int, Network> backward);
 
   std::size_t features() const { return table_.inputs(); }
@@ -30,12 +29,15 @@ class CostNetworks {
   /// Throws std::invalid_argument where there are no networks for so many devices.
   const Communication& communication(int devices) const;
 
-  /// Encoding of one shard, from its features.
-  std::span<const float> encode(std::span<const float> features,
-                                Network::Workspace& workspace) const;
+  /// From the features of a shard to its encoding, before the last ReLU.
+  const Network& table() const { return table_; }
 
   /// From the encodings of the shards on a device to its compute cost.
   const SetNetwork& set() const { return set_; }
+
+  /// Encodings [encoding][kLanes] of shards with features [features][kLanes]; valid until
+  /// `workspace` is used again.
+  const float* encode(const float* features, Network::Workspace& workspace) const;
 
  private:
   Network table_;

@@ -1,6 +1,7 @@
 #include "grid_search.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace neuroshard {
@@ -23,7 +24,7 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
 
 GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
                        const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt)
-    : pass_(networks, problem, catalog, interrupt), plan_cost_(networks, problem.devices()) {
+    : passes_(networks, problem, catalog, interrupt), plan_cost_(networks, problem.devices()) {
   const double mean_output_dim = problem.total_output_dim() / problem.devices();
   for (int step = 0; step < grid_steps; ++step) {
     const double factor = grid_steps == 1 ? 1.0 : 1.0 + step * (0.5 / (grid_steps - 1));
@@ -31,20 +32,26 @@ GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
   }
 }
 
-GridSearch::Result GridSearch::best(std::span<const ShardCatalog::Kind> shards_in_order) {
-  Result best;
-  pass_.start(shards_in_order, output_dim_limits_);
-  do {
-    if (!pass_.complete()) {
-      continue;
-    }
-    const double cost = plan_cost_.evaluate(pass_.device_costs(), pass_.output_dims());
-    if (cost < best.cost) {
-      best.cost = cost;
-      best.devices.assign(pass_.devices().begin(), pass_.devices().end());
-    }
-  } while (pass_.next());
-  return best;
+void GridSearch::evaluate(std::span<const Trial> trials, double* costs) {
+  run(trials);
+  const PerLane<double> of_lanes =
+      plan_cost_.evaluate(passes_.device_costs(), passes_.output_dims());
+  for (std::size_t lane = 0; lane < trials.size(); ++lane) {
+    costs[lane] = passes_.complete(lane) ? of_lanes[lane] : std::numeric_limits<double>::infinity();
+  }
+}
+
+std::vector<int> GridSearch::devices(const Trial& trial) {
+  run(std::span(&trial, 1));
+  return passes_.devices(0);
+}
+
+void GridSearch::run(std::span<const Trial> trials) {
+  std::vector<GreedyPasses::Pass> passes;
+  for (const Trial& trial : trials) {
+    passes.push_back({trial.shards, output_dim_limits_[trial.step]});
+  }
+  passes_.run(passes);
 }
 
 }  // namespace neuroshard

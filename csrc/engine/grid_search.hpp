@@ -1,11 +1,11 @@
 #pragma once
 
-#include <limits>
+#include <cstddef>
 #include <span>
 #include <vector>
 
 #include "cost_networks.hpp"
-#include "greedy_pass.hpp"
+#include "greedy_passes.hpp"
 #include "interrupt.hpp"
 #include "plan_cost.hpp"
 #include "problem.hpp"
@@ -13,12 +13,12 @@
 
 namespace neuroshard {
 
-/// Whether the greedy pass takes shard `a` of these before shard `b`: the shard that alone is
-/// dearer goes first, among equals the one of the later index.
+/// Whether a greedy pass takes shard `a` of these before shard `b`: the shard that alone is dearer
+/// goes first, among equals the one of the later index.
 bool placed_before(const ShardCatalog& catalog, std::span<const ShardCatalog::Kind> shards, int a,
                    int b);
 
-/// Indices into `shards` in the order in which the greedy pass takes them.
+/// Indices into `shards` in the order in which a greedy pass takes them.
 std::vector<int> placement_order(const ShardCatalog& catalog,
                                  std::span<const ShardCatalog::Kind> shards);
 
@@ -26,20 +26,27 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
 /// One object serves one thread.
 class GridSearch {
  public:
-  struct Result {
-    double cost = std::numeric_limits<double>::infinity();  // ms; infinite if no plan was found
-    std::vector<int> devices;                               // of each shard, in the order given
+  /// One greedy pass.
+  struct Trial {
+    std::span<const ShardCatalog::Kind> shards;  // in the order in which they are placed
+    std::size_t step;                            // of the grid
   };
 
   GridSearch(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog,
              int grid_steps, Interrupt& interrupt);
 
-  /// The cheapest plan for shards of these kinds, placed in this order.
-  Result best(std::span<const ShardCatalog::Kind> shards_in_order);
+  /// Writes the cost of the plan that each trial finds, in ms, infinite if it finds none. Up to
+  /// kLanes trials with the same number of shards.
+  void evaluate(std::span<const Trial> trials, double* costs);
+
+  /// The device of each shard in the plan that the trial finds.
+  std::vector<int> devices(const Trial& trial);
 
  private:
-  std::vector<double> output_dim_limits_;  // of a device, fp32 numbers a sample, ascending
-  GreedyPass pass_;
+  void run(std::span<const Trial> trials);
+
+  std::vector<double> output_dim_limits_;  // by step; fp32 numbers a sample
+  GreedyPasses passes_;
   PlanCost plan_cost_;
 };
 

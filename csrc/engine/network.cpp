@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/kernels.hpp"
+
 namespace neuroshard {
 
 Network::Network(std::vector<AffineLayer> layers, std::vector<float> mean,
@@ -31,40 +33,42 @@ Network::Network(std::vector<AffineLayer> layers, std::vector<float> mean,
       throw std::invalid_argument("feature_std must hold finite numbers above 0");
     }
   }
-  buffer_size_ = inputs();
+  buffer_size_ = inputs() * kLanes;
   for (const AffineLayer& layer : layers_) {
-    buffer_size_ = std::max(buffer_size_, layer.padded_outputs());
+    buffer_size_ = std::max(buffer_size_, layer.padded_outputs() * kLanes);
   }
 }
 
-std::span<float> Network::evaluate(std::span<const float> input, Workspace& workspace) const {
+float* Network::evaluate(const float* input, Workspace& workspace) const {
   if (workspace.front_.size() < buffer_size_) {
     workspace.front_.resize(buffer_size_);
     workspace.back_.resize(buffer_size_);
   }
   float* front = workspace.front_.data();
   float* back = workspace.back_.data();
-  const float* activation = input.data();
+  const float* activation = input;
   if (!mean_.empty()) {
     for (std::size_t i = 0; i < mean_.size(); ++i) {
-      front[i] = (input[i] - mean_[i]) / deviation_[i];
+      for (std::size_t lane = i * kLanes; lane < (i + 1) * kLanes; ++lane) {
+        front[lane] = (input[lane] - mean_[i]) / deviation_[i];
+      }
     }
     activation = front;
   }
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (i > 0) {
-      relu({front, layers_[i].inputs()});
+      relu(front, layers_[i].inputs() * kLanes);
     }
     layers_[i].apply(activation, back);
     std::swap(front, back);
     activation = front;
   }
-  return {front, outputs()};
+  return front;
 }
 
-void relu(std::span<float> values) {
-  for (float& value : values) {
-    value = value < 0.0F ? 0.0F : value;
+void relu(float* values, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = values[i] < 0.0F ? 0.0F : values[i];
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <vector>
 
 #include "affine_layer.hpp"
@@ -31,8 +30,9 @@ class Network {
   const std::vector<float>& mean() const { return mean_; }
   const std::vector<float>& deviation() const { return deviation_; }
 
-  /// Output for one input of `inputs()` floats; valid until `workspace` is used again.
-  std::span<float> evaluate(std::span<const float> input, Workspace& workspace) const;
+  /// Outputs [outputs()][kLanes] for inputs [inputs()][kLanes]; valid until `workspace` is used
+  /// again.
+  float* evaluate(const float* input, Workspace& workspace) const;
 
  private:
   std::vector<AffineLayer> layers_;
@@ -42,6 +42,6 @@ class Network {
 };
 
 /// Replaces negative values by 0.
-void relu(std::span<float> values);
+void relu(float* values, std::size_t count);
 
 }  // namespace neuroshard

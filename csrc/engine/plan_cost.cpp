@@ -52,42 +52,38 @@ std::int64_t add_saturated(std::int64_t a, std::int64_t b) {  // neither is nega
 
 PlanCost::PlanCost(const CostNetworks& networks, int devices)
     : networks_(networks.communication(devices)),
-      input_(2 * static_cast<std::size_t>(devices)),
-      busy_(static_cast<std::size_t>(devices)),
-      forward_(static_cast<std::size_t>(devices)),
-      backward_(static_cast<std::size_t>(devices)) {}
+      input_(2 * kLanes * static_cast<std::size_t>(devices)),
+      busy_(kLanes * static_cast<std::size_t>(devices)),
+      forward_(kLanes * static_cast<std::size_t>(devices)),
+      backward_(kLanes * static_cast<std::size_t>(devices)) {}
 
-double PlanCost::evaluate(std::span<const float> compute, std::span<const double> output_dims) {
+PerLane<double> PlanCost::evaluate(const float* compute, const double* output_dims) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr auto kLargestFloat = static_cast<double>(std::numeric_limits<float>::max());
-  const std::size_t devices = output_dims.size();
-  std::transform(output_dims.begin(), output_dims.end(), input_.begin(),
+  const std::size_t size = busy_.size();  // i / kLanes is the device, i % kLanes the lane
+  std::transform(output_dims, output_dims + size, input_.begin(),
                  [](double dim) { return static_cast<float>(dim); });
-  const std::span<const float> backward =
-      networks_.backward.evaluate(std::span(input_).first(devices), workspace_);
-  std::copy(backward.begin(), backward.end(), backward_.begin());
+  std::copy_n(networks_.backward.evaluate(input_.data(), workspace_), size, backward_.begin());
 
-  for (std::size_t device = 0; device < devices; ++device) {
-    busy_[device] = static_cast<double>(compute[device]) + static_cast<double>(backward_[device]);
+  PerLane<double> first_start;
+  first_start.fill(kInfinity);
+  for (std::size_t i = 0; i < size; ++i) {
+    busy_[i] = static_cast<double>(compute[i]) + static_cast<double>(backward_[i]);
+    first_start[i % kLanes] = std::min(first_start[i % kLanes], busy_[i]);
   }
-  const double first_start = *std::min_element(busy_.begin(), busy_.end());
-  for (std::size_t device = 0; device < devices; ++device) {
-    const double start = busy_[device] - first_start;
+  PerLane<double> cost;
+  cost.fill(-kInfinity);
+  for (std::size_t i = 0; i < size; ++i) {
+    const double start = busy_[i] - first_start[i % kLanes];
     if (!(start <= kLargestFloat)) {  // too large for the forward network, or not a number
-      return kInfinity;
+      cost[i % kLanes] = kInfinity;
     }
-    input_[devices + device] = static_cast<float>(start);
+    input_[size + i] = static_cast<float>(start <= kLargestFloat ? start : 0.0);
   }
-  const std::span<const float> forward = networks_.forward.evaluate(input_, workspace_);
-  std::copy(forward.begin(), forward.end(), forward_.begin());
-
-  double cost = -kInfinity;
-  for (std::size_t device = 0; device < devices; ++device) {
-    const double total = busy_[device] + static_cast<double>(forward_[device]);
-    if (!std::isfinite(total)) {
-      return kInfinity;
-    }
-    cost = std::max(cost, total);
+  std::copy_n(networks_.forward.evaluate(input_.data(), workspace_), size, forward_.begin());
+  for (std::size_t i = 0; i < size; ++i) {
+    const double total = busy_[i] + static_cast<double>(forward_[i]);
+    cost[i % kLanes] = std::isfinite(total) ? std::max(cost[i % kLanes], total) : kInfinity;
   }
   return cost;
 }
@@ -105,13 +101,12 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCa
                    Interrupt& interrupt) {
   const std::vector<Shard> shards = split_shards(problem, column_splits);
   check_placement(placement, problem.devices(), shards.size());
-  PlanCost plan_cost(networks, problem.devices());
   std::vector<ShardCatalog::Kind> kinds;
   for (const Shard& shard : shards) {
     interrupt.check();
     ShardCatalog::Kind kind = shard.table;
     for (std::int64_t width = problem.table_width(shard.table); width > shard.width; width /= 2) {
-      catalog.add_half(kind);
+      catalog.add_halves({&kind, 1});
       kind = catalog.half(kind);
     }
     kinds.push_back(kind);
@@ -120,28 +115,43 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCa
   Plan plan;
   const SetNetwork& set = networks.set();
   SetNetwork::Workspace workspace;
-  for (const std::vector<std::int64_t>& device : placement) {
-    AlignedVector<float> sums(set.empty_sums().begin(), set.empty_sums().end());
-    float compute = set.empty_cost();
+  std::vector<float> compute_lanes(placement.size() * kLanes);
+  std::vector<double> output_dim_lanes(placement.size() * kLanes);
+  AlignedVector<float> sums(set.sums_size());
+  // Only the first lane is used.
+  AlignedVector<float> unused(set.sums_size());
+  PerLane<float*> sums_of;
+  sums_of.fill(unused.data());
+  sums_of[0] = sums.data();
+  for (std::size_t device = 0; device < placement.size(); ++device) {
+    std::copy(set.empty_sums().begin(), set.empty_sums().end(), sums.begin());
+    PerLane<float> compute{set.empty_cost()};
     double output_dim_sum = 0.0;
     std::int64_t bytes = 0;
-    for (const std::int64_t shard : device) {
+    for (const std::int64_t shard : placement[device]) {
       interrupt.check();
       const ShardCatalog::Kind kind = kinds[static_cast<std::size_t>(shard)];
-      compute = set.add(sums.data(), catalog.contribution(kind), workspace);
+      PerLane<const float*> contributions;
+      contributions.fill(catalog.contribution(kind));
+      set.add(sums_of, contributions, compute, workspace);
       output_dim_sum += catalog.output_dim(kind);
       bytes = add_saturated(bytes, catalog.bytes(kind));
     }
-    plan.compute.push_back(compute);
+    compute_lanes[device * kLanes] = compute[0];
+    output_dim_lanes[device * kLanes] = output_dim_sum;
+    plan.compute.push_back(compute[0]);
     plan.output_dim_sums.push_back(output_dim_sum);
     plan.memory_bytes.push_back(bytes);
   }
-  plan.cost = plan_cost.evaluate(plan.compute, plan.output_dim_sums);
+  PlanCost plan_cost(networks, problem.devices());
+  plan.cost = plan_cost.evaluate(compute_lanes.data(), output_dim_lanes.data())[0];
   if (!std::isfinite(plan.cost)) {
     throw std::invalid_argument("the cost networks give no finite cost for this plan");
   }
-  plan.forward.assign(plan_cost.forward().begin(), plan_cost.forward().end());
-  plan.backward.assign(plan_cost.backward().begin(), plan_cost.backward().end());
+  for (std::size_t device = 0; device < placement.size(); ++device) {
+    plan.forward.push_back(plan_cost.forward()[device * kLanes]);
+    plan.backward.push_back(plan_cost.backward()[device * kLanes]);
+  }
   plan.column_splits = std::move(column_splits);
   plan.placement = std::move(placement);
   return plan;

@@ -1,36 +1,37 @@
 #pragma once
 
-#include <span>
 #include <vector>
 
+#include "aligned.hpp"
 #include "cost_networks.hpp"
 #include "interrupt.hpp"
+#include "kernels/kernels.hpp"
 #include "plan.hpp"
 #include "problem.hpp"
 #include "shard_catalog.hpp"
 
 namespace neuroshard {
 
-/// From what the devices compute and send to the cost of the plan. One object serves one thread.
+/// From what the devices compute and send to the cost of plans. One object serves one thread.
 class PlanCost {
  public:
   PlanCost(const CostNetworks& networks, int devices);
 
-  /// Cost of the plan in ms, infinite where a network gives, or were to take, no finite number.
-  /// `compute` (ms) and `output_dims` (fp32 numbers a sample) hold one value for each device.
-  double evaluate(std::span<const float> compute, std::span<const double> output_dims);
+  /// Costs of kLanes plans in ms, infinite where a network gives, or were to take, no finite
+  /// number. `compute` (ms) and `output_dims` (fp32 numbers a sample) are [devices][kLanes].
+  PerLane<double> evaluate(const float* compute, const double* output_dims);
 
-  /// Costs of each device in the last plan evaluated, in ms.
-  std::span<const float> forward() const { return forward_; }
-  std::span<const float> backward() const { return backward_; }
+  /// Costs of a device in the plans evaluated last, in ms, [devices][kLanes].
+  const AlignedVector<float>& forward() const { return forward_; }
+  const AlignedVector<float>& backward() const { return backward_; }
 
  private:
   const CostNetworks::Communication& networks_;
   Network::Workspace workspace_;
-  std::vector<float> input_;     // [output dims, start times]
-  std::vector<double> busy_;     // compute + backward of each device
-  std::vector<float> forward_;   // of each device
-  std::vector<float> backward_;  // of each device
+  AlignedVector<float> input_;     // [output dims of the devices, start times of the devices][kLanes]
+  AlignedVector<double> busy_;     // compute + backward, [devices][kLanes]
+  AlignedVector<float> forward_;   // [devices][kLanes]
+  AlignedVector<float> backward_;  // [devices][kLanes]
 };
 
 /// Predicted costs of a plan. Throws std::invalid_argument where the splits are impossible, the

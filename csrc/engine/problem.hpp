@@ -26,6 +26,10 @@ class Problem {
   std::size_t features() const { return features_; }
   int devices() const { return devices_; }
 
+  /// As the constructor takes them.
+  const Tables& all_tables() const { return tables_; }
+  std::size_t dim_column() const { return dim_column_; }
+
   /// Memory cap of one device.
   std::int64_t memory_bytes() const { return memory_bytes_; }
 

@@ -18,13 +18,17 @@ void check_range(int value, const char* name, int low, int high) {
 
 }  // namespace
 
-std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
-                           const SearchOptions& options, Interrupt& interrupt) {
+void check_options(const SearchOptions& options) {
   check_range(options.beam_width, "beam_width", 1, SearchOptions::kMaxBeamWidth);
   check_range(options.candidates, "candidates", 1, SearchOptions::kMaxCandidates);
   check_range(options.max_splits, "max_splits", 0, SearchOptions::kMaxSplits);
   check_range(options.grid_steps, "grid_steps", 1, SearchOptions::kMaxGridSteps);
   check_range(options.threads, "threads", 1, SearchOptions::kMaxThreads);
+}
+
+std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
+                           const SearchOptions& options, Interrupt& interrupt) {
+  check_options(options);
   return BeamSearch(networks, problem, options, interrupt).run();
 }
 

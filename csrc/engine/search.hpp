@@ -25,6 +25,9 @@ struct SearchOptions {
   int threads = 1;      // at least 1; the plan does not depend on it
 };
 
+/// Throws std::invalid_argument for options out of range.
+void check_options(const SearchOptions& options);
+
 /// The cheapest plan that the method finds (beam_search.hpp), or nothing. Throws
 /// std::invalid_argument for options out of range and networks that do not suit the problem, and
 /// Interrupted.

@@ -1,21 +1,23 @@
 #include "set_network.hpp"
 
+#include <algorithm>
 #include <stdexcept>
+#include <utility>
 #include <vector>
-
-#include "kernels/kernels.hpp"
 
 namespace neuroshard {
 
-SetNetwork::SetNetwork(const Network& network)
-    : first_(network.layers().front().weights(),
-             std::vector<float>(network.layers().front().outputs()), network.inputs()) {
-  if (network.outputs() != 1 || !network.mean().empty()) {
+SetNetwork::SetNetwork(Network network)
+    : network_(std::move(network)),
+      first_(network_.layers().front().weights(),
+             std::vector<float>(network_.layers().front().outputs()), network_.inputs()) {
+  if (network_.outputs() != 1 || !network_.mean().empty()) {
     throw std::invalid_argument("set: the network must have one output and no feature statistics");
   }
-  const std::vector<AffineLayer>& layers = network.layers();
-  empty_sums_.assign(layers.front().bias().begin(), layers.front().bias().end());
-  empty_sums_.resize(sums_size());
+  const std::vector<AffineLayer>& layers = network_.layers();
+  const std::vector<float>& bias = layers.front().bias();
+  empty_sums_.assign(bias.begin(), bias.end());
+  empty_sums_.resize(round_up(bias.size(), Kernels::kBlock));
   if (layers.size() == 2) {
     const std::vector<float> weights = layers.back().weights();
     dot_weights_.assign(weights.begin(), weights.end());
@@ -25,24 +27,58 @@ SetNetwork::SetNetwork(const Network& network)
     rest_.emplace(std::vector<AffineLayer>(layers.begin() + 1, layers.end()), std::vector<float>{},
                   std::vector<float>{});
   }
-  AlignedVector<float> sums = empty_sums_;
+
   const AlignedVector<float> nothing(sums_size());
+  AlignedVector<float> devices(kLanes * sums_size());
+  PerLane<float*> sums{};
+  PerLane<const float*> contribution{};
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    sums[lane] = devices.data() + lane * sums_size();
+    std::copy(empty_sums_.begin(), empty_sums_.end(), sums[lane]);
+    contribution[lane] = nothing.data();
+  }
+  PerLane<float> cost{};
   Workspace workspace;
-  empty_cost_ = add(sums.data(), nothing.data(), workspace);
+  add(sums, contribution, cost, workspace);
+  empty_cost_ = cost[0];
 }
 
-float SetNetwork::add(float* sums, const float* contribution, Workspace& workspace) const {
-  const std::size_t blocks = sums_size() / Kernels::kLanes;
-  if (!dot_weights_.empty()) {
-    return kernels().add_and_dot_relu(sums, contribution, dot_weights_.data(), blocks) + dot_bias_;
+void SetNetwork::contributions(const float* encodings, float* output, Workspace& workspace) const {
+  workspace.activation_.resize(first_.padded_outputs() * kLanes);
+  first_.apply(encodings, workspace.activation_.data());
+  for (std::size_t lane = 0; lane < kLanes; ++lane, output += sums_size()) {
+    for (std::size_t i = 0; i < first_.outputs(); ++i) {
+      output[i] = workspace.activation_[i * kLanes + lane];
+    }
+    std::fill(output + first_.outputs(), output + sums_size(), 0.0F);
   }
-  kernels().add(sums, contribution, blocks);
+}
+
+void SetNetwork::add(const PerLane<float*>& sums, const PerLane<const float*>& contribution,
+                     PerLane<float>& cost, Workspace& workspace) const {
+  const float* weights = dot_weights_.empty() ? nullptr : dot_weights_.data();
+  kernels().add(sums.data(), contribution.data(), weights, sums_size() / Kernels::kBlock,
+                cost.data());
+  if (weights != nullptr) {
+    for (float& value : cost) {
+      value += dot_bias_;
+    }
+    return;
+  }
   if (!rest_) {
-    return *sums;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      cost[lane] = *sums[lane];
+    }
+    return;
   }
-  workspace.activation_.assign(sums, sums + rest_->inputs());
-  relu(workspace.activation_);
-  return rest_->evaluate(workspace.activation_, workspace.network_).front();
+  workspace.activation_.resize(rest_->inputs() * kLanes);
+  for (std::size_t i = 0; i < rest_->inputs(); ++i) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      workspace.activation_[i * kLanes + lane] = sums[lane][i];
+    }
+  }
+  relu(workspace.activation_.data(), workspace.activation_.size());
+  std::copy_n(rest_->evaluate(workspace.activation_.data(), workspace.network_), kLanes, cost.begin());
 }
 
 }  // namespace neuroshard

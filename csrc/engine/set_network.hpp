@@ -6,6 +6,7 @@
 
 #include "affine_layer.hpp"
 #include "aligned.hpp"
+#include "kernels/kernels.hpp"
 #include "network.hpp"
 
 namespace neuroshard {
@@ -26,17 +27,17 @@ class SetNetwork {
   };
 
   /// `network` has one output and takes its inputs as they are. Throws std::invalid_argument.
-  explicit SetNetwork(const Network& network);
+  explicit SetNetwork(Network network);
 
-  std::size_t inputs() const { return first_.inputs(); }
+  /// As the constructor takes it.
+  const Network& network() const { return network_; }
 
   /// Floats of a contribution, and of a sum of contributions.
-  std::size_t sums_size() const { return first_.padded_outputs(); }
+  std::size_t sums_size() const { return empty_sums_.size(); }
 
-  /// Writes what a shard with this encoding contributes, `sums_size()` floats.
-  void contribution(std::span<const float> encoding, float* output) const {
-    first_.apply(encoding.data(), output);
-  }
+  /// Writes the contributions of kLanes shards with these encodings, [encoding][kLanes]:
+  /// [kLanes][sums_size()].
+  void contributions(const float* encodings, float* output, Workspace& workspace) const;
 
   /// The sums of a device that holds nothing.
   std::span<const float> empty_sums() const { return empty_sums_; }
@@ -44,10 +45,13 @@ class SetNetwork {
   /// Cost of a device that holds nothing, in ms.
   float empty_cost() const { return empty_cost_; }
 
-  /// Adds a contribution to the sums of a device; gives its cost in ms.
-  float add(float* sums, const float* contribution, Workspace& workspace) const;
+  /// Adds a contribution to the sums of each of kLanes different devices and writes what they cost
+  /// then, in ms.
+  void add(const PerLane<float*>& sums, const PerLane<const float*>& contribution,
+           PerLane<float>& cost, Workspace& workspace) const;
 
  private:
+  Network network_;
   AffineLayer first_;                // without its bias
   AlignedVector<float> empty_sums_;  // its bias
   // What follows the first layer: nothing, or a ReLU and a dot product, or a ReLU and more layers.

@@ -20,63 +20,86 @@ ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem,
   for (int table = 0; table < problem.tables(); ++table) {
     add(table, problem.table_width(table));
   }
+  contributions_.resize(entries_.size() * networks.set().sums_size());
   // Threads pay only where each has many tables to encode, about a microsecond each.
   constexpr std::size_t kTablesOfTask = 256;
   const std::size_t tables = entries_.size();
   parallel_for((tables + kTablesOfTask - 1) / kTablesOfTask, threads, interrupt,
                [&](std::size_t task, std::size_t) {
-                 EncodeBuffers buffers;
                  const std::size_t first = task * kTablesOfTask;
-                 const std::size_t last = std::min(first + kTablesOfTask, tables);
-                 for (std::size_t table = first; table < last; ++table) {
-                   encode(static_cast<Kind>(table), buffers);
-                 }
+                 encode(first, std::min(first + kTablesOfTask, tables));
                });
-  // One after the other, so that which one is named does not depend on the threads.
-  for (std::size_t table = 0; table < tables; ++table) {
-    check_cost(static_cast<Kind>(table));
-  }
+  check_costs(0);
 }
 
-void ShardCatalog::add_half(Kind kind) {
-  if (entry(kind).half == kNone) {
-    const Kind added = add(entry(kind).table, entry(kind).width / 2);
-    EncodeBuffers buffers;
-    encode(added, buffers);
-    check_cost(added);
-    entries_[static_cast<std::size_t>(kind)].half = added;
+void ShardCatalog::add_halves(std::span<const Kind> kinds) {
+  const std::size_t first = entries_.size();
+  for (const Kind kind : kinds) {
+    if (entry(kind).half == kNone) {
+      entries_[static_cast<std::size_t>(kind)].half = static_cast<Kind>(entries_.size());
+      add(entry(kind).table, entry(kind).width / 2);
+    }
   }
+  contributions_.resize(entries_.size() * networks_.set().sums_size());
+  encode(first, entries_.size());
+  check_costs(first);
 }
 
-ShardCatalog::Kind ShardCatalog::add(int table, std::int64_t width) {
+void ShardCatalog::add(int table, std::int64_t width) {
   entries_.push_back({.width = width,
                       .bytes = problem_.shard_bytes(table, width),
                       .output_dim = problem_.shard_output_dim(table, width),
                       .single_cost = 0.0F,
                       .table = table,
                       .half = kNone});
-  contributions_.resize(entries_.size() * networks_.set().sums_size());
-  return static_cast<Kind>(entries_.size() - 1);
 }
 
-void ShardCatalog::encode(Kind kind, EncodeBuffers& buffers) {
-  Entry& shard = entries_[static_cast<std::size_t>(kind)];
-  buffers.features.resize(problem_.features());
-  problem_.shard_features(shard.table, shard.width, buffers.features);
-  const std::span<const float> encoding = networks_.encode(buffers.features, buffers.workspace);
+void ShardCatalog::encode(std::size_t first, std::size_t last) {
   const SetNetwork& set = networks_.set();
-  float* contribution = contributions_.data() + static_cast<std::size_t>(kind) * set.sums_size();
-  set.contribution(encoding, contribution);
-  buffers.sums.assign(set.empty_sums().begin(), set.empty_sums().end());
-  shard.single_cost = set.add(buffers.sums.data(), contribution, buffers.set_workspace);
+  const std::size_t size = set.sums_size();
+  Network::Workspace table_workspace;
+  SetNetwork::Workspace set_workspace;
+  std::vector<float> of_shard(problem_.features());
+  AlignedVector<float> features(problem_.features() * kLanes);
+  AlignedVector<float> contributions(size * kLanes);
+  AlignedVector<float> sums(size * kLanes);
+  PerLane<float*> sums_of{};
+  PerLane<const float*> contribution_of{};
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    sums_of[lane] = sums.data() + lane * size;
+    contribution_of[lane] = contributions.data() + lane * size;
+  }
+  for (; first < last; first += kLanes) {
+    const std::size_t count = std::min(kLanes, last - first);
+    for (std::size_t lane = 0; lane < count; ++lane) {
+      const Entry& shard = entries_[first + lane];
+      problem_.shard_features(shard.table, shard.width, of_shard);
+      for (std::size_t i = 0; i < of_shard.size(); ++i) {
+        features[i * kLanes + lane] = of_shard[i];
+      }
+    }
+    set.contributions(networks_.encode(features.data(), table_workspace), contributions.data(),
+                      set_workspace);
+    std::copy_n(contributions.begin(), count * size,
+                contributions_.begin() + static_cast<std::ptrdiff_t>(first * size));
+    for (float* of_device : sums_of) {
+      std::copy(set.empty_sums().begin(), set.empty_sums().end(), of_device);
+    }
+    PerLane<float> costs{};
+    set.add(sums_of, contribution_of, costs, set_workspace);
+    for (std::size_t lane = 0; lane < count; ++lane) {
+      entries_[first + lane].single_cost = costs[lane];
+    }
+  }
 }
 
-void ShardCatalog::check_cost(Kind kind) const {
-  const Entry& shard = entry(kind);
-  if (!std::isfinite(shard.single_cost)) {
-    throw std::invalid_argument("features[" + std::to_string(shard.table) +
-                                "]: the compute network gives no finite cost for a shard of " +
-                                std::to_string(shard.width) + " columns");
+void ShardCatalog::check_costs(std::size_t first) const {
+  for (const Entry& shard : std::span(entries_).subspan(first)) {
+    if (!std::isfinite(shard.single_cost)) {
+      throw std::invalid_argument("features[" + std::to_string(shard.table) +
+                                  "]: the compute network gives no finite cost for a shard of " +
+                                  std::to_string(shard.width) + " columns");
+    }
   }
 }
 

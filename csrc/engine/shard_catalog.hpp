@@ -28,11 +28,11 @@ class ShardCatalog {
   /// Whether a shard of this kind can be split.
   bool can_split(Kind kind) const { return neuroshard::can_split(entry(kind).width); }
 
-  /// Makes the halves of a kind known, which must be splittable. Throws as the constructor does.
-  /// Not to be called while others read.
-  void add_half(Kind kind);
+  /// Makes the halves of these kinds known, which must be splittable. Throws as the constructor
+  /// does. Not to be called while others read.
+  void add_halves(std::span<const Kind> kinds);
 
-  /// The kind of both halves of a shard; `add_half` comes first.
+  /// The kind of both halves of a shard; `add_halves` comes first.
   Kind half(Kind kind) const { return entry(kind).half; }
 
   /// Memory in bytes.
@@ -60,18 +60,10 @@ class ShardCatalog {
   };
   static constexpr Kind kNone = -1;
 
-  /// Of one thread that encodes.
-  struct EncodeBuffers {
-    Network::Workspace workspace;
-    SetNetwork::Workspace set_workspace;
-    AlignedVector<float> sums;
-    std::vector<float> features;  // of one shard
-  };
-
   const Entry& entry(Kind kind) const { return entries_[static_cast<std::size_t>(kind)]; }
-  Kind add(int table, std::int64_t width);
-  void encode(Kind kind, EncodeBuffers& buffers);
-  void check_cost(Kind kind) const;
+  void add(int table, std::int64_t width);
+  void encode(std::size_t first, std::size_t last);
+  void check_costs(std::size_t first) const;
 
   const CostNetworks& networks_;
   const Problem& problem_;

@@ -1,42 +1,58 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
 namespace neuroshard {
+
+/// Things of one kind that are computed side by side: inputs of a network, greedy passes.
+inline constexpr std::size_t kLanes = 8;
+
+/// One value for each of them.
+template <typename T>
+using PerLane = std::array<T, kLanes>;
 
 /// The inner loops of the engine, compiled once for each instruction set.
 ///
 /// All are compiled from one source, kernels.inl, which fixes the order of every addition and fuses
 /// none: whatever the instruction set, the results are the same to the last bit.
 struct Kernels {
-  static constexpr std::size_t kLanes = 16;  // fp32 numbers computed side by side
+  static constexpr std::size_t kTile = 8;    // outputs that `affine` computes together
+  static constexpr std::size_t kBlock = 16;  // floats that `add` handles together
 
-  /// output = weights * input + bias for `blocks * kLanes` outputs.
-  /// `weights` holds [outputs][inputs] as [tiles][inputs][lanes of the tile], see `tile_blocks`.
+  /// The devices of kLanes greedy passes, and what the next shard of each pass asks of them.
+  struct Choice {
+    std::size_t devices;
+    const double* cost;                // [devices][kLanes], ms
+    const double* output_dims;         // [devices][kLanes], fp32 numbers a sample
+    const std::int64_t* memory;        // [devices][kLanes], bytes
+    const double* added_output_dim;    // [kLanes]; with it output_dims ...
+    const double* output_dim_limit;    // [kLanes] ... must not exceed this
+    const std::int64_t* memory_limit;  // [kLanes], memory must not exceed this
+    bool memory_matters;               // whether the memory of any device exceeds its limit
+  };
+
+  /// output = weights * input + bias; `input` is [inputs][kLanes], `output` [tiles * kTile][kLanes],
+  /// `weights` [tiles][inputs][kTile].
   void (*affine)(const float* weights, const float* bias, const float* input, float* output,
-                 std::size_t inputs, std::size_t blocks);
+                 std::size_t inputs, std::size_t tiles);
 
-  /// sums += addend, `blocks * kLanes` numbers.
-  void (*add)(float* sums, const float* addend, std::size_t blocks);
+  /// For each lane the open device with the lowest cost, of these the one with the least memory in
+  /// use, of these the first; -1 where none is open.
+  void (*choose)(const Choice& choice, std::int64_t* chosen);
 
-  /// sums += addend; the dot product of relu(sums) and `weights`.
-  float (*add_and_dot_relu)(float* sums, const float* addend, const float* weights,
-                            std::size_t blocks);
-
-  /// How many of `values`, `blocks * kLanes` numbers, are below `bound`.
-  std::size_t (*count_below)(const float* values, float bound, std::size_t blocks);
+  /// For each lane sums += addend, `blocks * kBlock` floats each. Where there are weights, `dot` is
+  /// the dot product of relu(sums) and them.
+  void (*add)(float* const* sums, const float* const* addend, const float* weights,
+              std::size_t blocks, float* dot);
 };
 
-/// Blocks of outputs that `affine` computes together where `blocks` are left: 8, 4, 2 or 1.
-constexpr std::size_t tile_blocks(std::size_t blocks) {
-  return blocks >= 8 ? 8 : blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
-}
-
-/// `count` rounded up to whole blocks of lanes.
-constexpr std::size_t padded(std::size_t count) {
-  return (count + Kernels::kLanes - 1) / Kernels::kLanes * Kernels::kLanes;
+/// `count` rounded up to a multiple of `multiple`.
+constexpr std::size_t round_up(std::size_t count, std::size_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
 }
 
 /// The kernels in use: those of the widest instruction set that the processor has, unless
