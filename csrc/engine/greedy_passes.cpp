@@ -1,6 +1,7 @@
 #include "greedy_passes.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace neuroshard {
 
@@ -12,10 +13,15 @@ constexpr std::size_t kPlacementsPerCheck = 256;  // of the interrupt
 
 GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
                            const ShardCatalog& catalog, Interrupt& interrupt)
-    : networks_(networks), problem_(problem), catalog_(catalog), interrupt_(interrupt) {
+    : networks_(networks),
+      problem_(problem),
+      catalog_(catalog),
+      interrupt_(interrupt),
+      floats_are_exact_(problem.output_dims_are_whole()) {
   const auto devices = static_cast<std::size_t>(problem.devices());
   cost_.resize(devices * kLanes);
   output_dims_.resize(devices * kLanes);
+  exact_output_dims_.resize(devices * kLanes);
   memory_.resize(devices * kLanes);
   used_.resize(devices * kLanes);
   device_costs_.resize(devices * kLanes);
@@ -27,7 +33,8 @@ void GreedyPasses::run(std::span<const Pass> passes) {
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     const Pass& pass = passes[std::min(lane, passes.size() - 1)];  // free lanes repeat the last one
     shards_[lane] = pass.shards.data();
-    output_dim_limit_[lane] = pass.output_dim_limit;
+    output_dim_limit_[lane] = static_cast<float>(std::floor(pass.output_dim_limit));
+    exact_output_dim_limit_[lane] = pass.output_dim_limit;
   }
   clear_devices();
   const std::size_t shards = passes.front().shards.size();
@@ -56,16 +63,25 @@ std::vector<int> GreedyPasses::devices(std::size_t lane) const {
 const float* GreedyPasses::device_costs() {
   for (std::size_t i = 0; i < cost_.size(); ++i) {
     device_costs_[i] =
-        used_[i] != 0 ? static_cast<float>(cost_[i]) : networks_.set().empty_cost();
+        used_[i] != 0 ? cost_[i] : networks_.set().empty_cost();
   }
   return device_costs_.data();
+}
+
+const float* GreedyPasses::output_dims() {
+  if (!floats_are_exact_) {
+    std::transform(exact_output_dims_.begin(), exact_output_dims_.end(), output_dims_.begin(),
+                   [](double dims) { return static_cast<float>(dims); });
+  }
+  return output_dims_.data();
 }
 
 void GreedyPasses::clear_devices() {
   highest_memory_.fill(0);
   complete_.fill(true);
-  std::fill(cost_.begin(), cost_.end(), 0.0);
-  std::fill(output_dims_.begin(), output_dims_.end(), 0.0);
+  std::fill(cost_.begin(), cost_.end(), 0.0F);
+  std::fill(output_dims_.begin(), output_dims_.end(), 0.0F);
+  std::fill(exact_output_dims_.begin(), exact_output_dims_.end(), 0.0);
   std::fill(memory_.begin(), memory_.end(), 0);
   std::fill(used_.begin(), used_.end(), 0);
   const std::span<const float> empty = networks_.set().empty_sums();
@@ -75,24 +91,38 @@ void GreedyPasses::clear_devices() {
 }
 
 void GreedyPasses::choose(std::size_t position) {
-  PerLane<double> added{};
+  PerLane<float> added{};
+  PerLane<double> exactly_added{};
   PerLane<std::int64_t> memory_limit{};
   bool memory_matters = false;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     const ShardCatalog::Kind kind = shards_[lane][position];
-    added[lane] = catalog_.output_dim(kind);
+    exactly_added[lane] = catalog_.output_dim(kind);
+    added[lane] = static_cast<float>(exactly_added[lane]);
     memory_limit[lane] = problem_.memory_bytes() - catalog_.bytes(kind);
     memory_matters |= highest_memory_[lane] > memory_limit[lane];
   }
-  kernels().choose({.devices = static_cast<std::size_t>(problem_.devices()),
-                    .cost = cost_.data(),
-                    .output_dims = output_dims_.data(),
-                    .memory = memory_.data(),
-                    .added_output_dim = added.data(),
-                    .output_dim_limit = output_dim_limit_.data(),
-                    .memory_limit = memory_limit.data(),
-                    .memory_matters = memory_matters},
-                   chosen_.data());
+  if (floats_are_exact_) {
+    kernels().choose({.devices = static_cast<std::size_t>(problem_.devices()),
+                      .cost = cost_.data(),
+                      .output_dims = output_dims_.data(),
+                      .memory = memory_.data(),
+                      .added_output_dim = added.data(),
+                      .output_dim_limit = output_dim_limit_.data(),
+                      .memory_limit = memory_limit.data(),
+                      .memory_matters = memory_matters},
+                     chosen_.data());
+  } else {
+    kernels().choose_exactly({.devices = static_cast<std::size_t>(problem_.devices()),
+                              .cost = cost_.data(),
+                              .output_dims = exact_output_dims_.data(),
+                              .memory = memory_.data(),
+                              .added_output_dim = exactly_added.data(),
+                              .output_dim_limit = exact_output_dim_limit_.data(),
+                              .memory_limit = memory_limit.data(),
+                              .memory_matters = memory_matters},
+                             chosen_.data());
+  }
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     complete_[lane] &= chosen_[lane] >= 0;
   }
@@ -114,8 +144,12 @@ void GreedyPasses::put(std::size_t position) {
     if (complete_[lane]) {
       const ShardCatalog::Kind kind = shards_[lane][position];
       const std::size_t i = static_cast<std::size_t>(chosen_[lane]) * kLanes + lane;
-      cost_[i] = static_cast<double>(cost[lane]);
-      output_dims_[i] += catalog_.output_dim(kind);
+      cost_[i] = cost[lane];
+      if (floats_are_exact_) {
+        output_dims_[i] += static_cast<float>(catalog_.output_dim(kind));
+      } else {
+        exact_output_dims_[i] += catalog_.output_dim(kind);
+      }
       memory_[i] += catalog_.bytes(kind);
       highest_memory_[lane] = std::max(highest_memory_[lane], memory_[i]);
       used_[i] = 1;

@@ -44,7 +44,7 @@ class GreedyPasses {
   const float* device_costs();
 
   /// Sums of the output dims [devices][kLanes], in fp32 numbers a sample.
-  const double* output_dims() const { return output_dims_.data(); }
+  const float* output_dims();
 
  private:
   void clear_devices();
@@ -57,16 +57,22 @@ class GreedyPasses {
   Interrupt& interrupt_;
   SetNetwork::Workspace workspace_;
 
+  // Whether all sums of output dims are exact in fp32, as those of pooled tables are. Where they are
+  // not, those in double decide.
+  const bool floats_are_exact_;
+
   // Of each lane.
   PerLane<const ShardCatalog::Kind*> shards_{};
-  PerLane<double> output_dim_limit_{};
+  PerLane<float> output_dim_limit_{};
+  PerLane<double> exact_output_dim_limit_{};
   PerLane<std::int64_t> highest_memory_{};  // of any device, bytes
   PerLane<bool> complete_{};                // so far
-  PerLane<std::int64_t> chosen_{};          // device of the shard being placed
+  PerLane<std::int32_t> chosen_{};          // device of the shard being placed
 
   // [devices][kLanes]
-  AlignedVector<double> cost_;  // as the pass compares it, ms; 0 where nothing is placed
-  AlignedVector<double> output_dims_;
+  AlignedVector<float> cost_;  // as the pass compares it, ms; 0 where nothing is placed
+  AlignedVector<float> output_dims_;
+  AlignedVector<double> exact_output_dims_;
   AlignedVector<std::int64_t> memory_;
   AlignedVector<std::uint8_t> used_;  // whether anything is placed
   AlignedVector<float> device_costs_;

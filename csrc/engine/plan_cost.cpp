@@ -57,12 +57,11 @@ PlanCost::PlanCost(const CostNetworks& networks, int devices)
       forward_(kLanes * static_cast<std::size_t>(devices)),
       backward_(kLanes * static_cast<std::size_t>(devices)) {}
 
-PerLane<double> PlanCost::evaluate(const float* compute, const double* output_dims) {
+PerLane<double> PlanCost::evaluate(const float* compute, const float* output_dims) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr auto kLargestFloat = static_cast<double>(std::numeric_limits<float>::max());
   const std::size_t size = busy_.size();  // i / kLanes is the device, i % kLanes the lane
-  std::transform(output_dims, output_dims + size, input_.begin(),
-                 [](double dim) { return static_cast<float>(dim); });
+  std::copy_n(output_dims, size, input_.begin());
   std::copy_n(networks_.backward.evaluate(input_.data(), workspace_), size, backward_.begin());
 
   PerLane<double> first_start;
@@ -116,7 +115,7 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCa
   const SetNetwork& set = networks.set();
   SetNetwork::Workspace workspace;
   std::vector<float> compute_lanes(placement.size() * kLanes);
-  std::vector<double> output_dim_lanes(placement.size() * kLanes);
+  std::vector<float> output_dim_lanes(placement.size() * kLanes);
   AlignedVector<float> sums(set.sums_size());
   // Only the first lane is used.
   AlignedVector<float> unused(set.sums_size());
@@ -138,7 +137,7 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCa
       bytes = add_saturated(bytes, catalog.bytes(kind));
     }
     compute_lanes[device * kLanes] = compute[0];
-    output_dim_lanes[device * kLanes] = output_dim_sum;
+    output_dim_lanes[device * kLanes] = static_cast<float>(output_dim_sum);
     plan.compute.push_back(compute[0]);
     plan.output_dim_sums.push_back(output_dim_sum);
     plan.memory_bytes.push_back(bytes);

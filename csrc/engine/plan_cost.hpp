@@ -19,7 +19,7 @@ class PlanCost {
 
   /// Costs of kLanes plans in ms, infinite where a network gives, or were to take, no finite
   /// number. `compute` (ms) and `output_dims` (fp32 numbers a sample) are [devices][kLanes].
-  PerLane<double> evaluate(const float* compute, const double* output_dims);
+  PerLane<double> evaluate(const float* compute, const float* output_dims);
 
   /// Costs of a device in the plans evaluated last, in ms, [devices][kLanes].
   const AlignedVector<float>& forward() const { return forward_; }

@@ -36,6 +36,9 @@ class Problem {
   /// Output dim of all tables together; column splits do not change it.
   double total_output_dim() const { return total_output_dim_; }
 
+  /// Whether the output dims of all shards are whole numbers, and any sum of them exact in fp32.
+  bool output_dims_are_whole() const;
+
   /// Columns of `table`.
   std::int64_t table_width(int table) const { return tables_.widths[index(table)]; }
 
@@ -64,7 +67,10 @@ class Problem {
   double total_output_dim_ = 0.0;
 };
 
-/// Whether a shard of `width` columns can be split: the halves must be multiples of 4 columns.
-constexpr bool can_split(std::int64_t width) { return width / 2 % 4 == 0; }
+/// The width of every shard is a multiple of this.
+inline constexpr std::int64_t kColumns = 4;
+
+/// Whether a shard of `width` columns can be split.
+constexpr bool can_split(std::int64_t width) { return width / 2 % kColumns == 0; }
 
 }  // namespace neuroshard

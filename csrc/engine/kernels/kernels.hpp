@@ -9,7 +9,7 @@
 namespace neuroshard {
 
 /// Things of one kind that are computed side by side: inputs of a network, greedy passes.
-inline constexpr std::size_t kLanes = 8;
+inline constexpr std::size_t kLanes = 16;
 
 /// One value for each of them.
 template <typename T>
@@ -20,17 +20,19 @@ using PerLane = std::array<T, kLanes>;
 /// All are compiled from one source, kernels.inl, which fixes the order of every addition and fuses
 /// none: whatever the instruction set, the results are the same to the last bit.
 struct Kernels {
-  static constexpr std::size_t kTile = 8;    // outputs that `affine` computes together
+  static constexpr std::size_t kTile = 4;    // outputs that `affine` computes together
   static constexpr std::size_t kBlock = 16;  // floats that `add` handles together
 
   /// The devices of kLanes greedy passes, and what the next shard of each pass asks of them.
+  /// Output dims are floats or doubles.
+  template <typename Dim>
   struct Choice {
     std::size_t devices;
-    const double* cost;                // [devices][kLanes], ms
-    const double* output_dims;         // [devices][kLanes], fp32 numbers a sample
+    const float* cost;                 // [devices][kLanes], ms
+    const Dim* output_dims;            // [devices][kLanes], fp32 numbers a sample
     const std::int64_t* memory;        // [devices][kLanes], bytes
-    const double* added_output_dim;    // [kLanes]; with it output_dims ...
-    const double* output_dim_limit;    // [kLanes] ... must not exceed this
+    const Dim* added_output_dim;       // [kLanes]; with it output_dims ...
+    const Dim* output_dim_limit;       // [kLanes] ... must not exceed this
     const std::int64_t* memory_limit;  // [kLanes], memory must not exceed this
     bool memory_matters;               // whether the memory of any device exceeds its limit
   };
@@ -42,7 +44,8 @@ struct Kernels {
 
   /// For each lane the open device with the lowest cost, of these the one with the least memory in
   /// use, of these the first; -1 where none is open.
-  void (*choose)(const Choice& choice, std::int64_t* chosen);
+  void (*choose)(const Choice<float>& choice, std::int32_t* chosen);
+  void (*choose_exactly)(const Choice<double>& choice, std::int32_t* chosen);
 
   /// For each lane sums += addend, `blocks * kBlock` floats each. Where there are weights, `dot` is
   /// the dot product of relu(sums) and them.

@@ -1,10 +1,10 @@
 // The engine's inner loops, included by one source file for each instruction set, which defines
-// NEUROSHARD_KERNELS, the name of its table of kernels.
+// - NEUROSHARD_KERNELS, the name of its table of kernels,
+// - NEUROSHARD_VECTOR_BYTES, the size of the processor's vector registers.
 //
 // Everything here has internal linkage and nothing comes from the standard library: a function that
 // the linker may share between source files must not be compiled for a processor that may not be
-// there. The vectors are a language extension that gcc and clang know; where they are wider than the
-// processor's, the compiler takes several registers.
+// there. Vectors are a language extension that gcc and clang know.
 
 #include "kernels.hpp"
 
@@ -14,154 +14,226 @@ namespace {
 
 using Size = decltype(sizeof(0));
 
+/// As many lanes as fit into a register of 32-bit numbers, or half as many for 64-bit numbers.
+constexpr Size kPart = NEUROSHARD_VECTOR_BYTES / sizeof(float);
+
+constexpr Size kHalf = kPart / 2;
+
 template <typename T, Size kCount>
 using Vector [[gnu::vector_size(kCount * sizeof(T))]] = T;
+using Floats = Vector<float, kPart>;
+using Ints = Vector<int, kPart>;
 
 // Vectors are passed by reference: how they are passed by value depends on the instruction set.
-template <typename V, typename T>
+template <typename T, typename V>
 [[gnu::always_inline]] inline void load(const T* from, V& to) {
   __builtin_memcpy(&to, from, sizeof(to));
 }
 
-template <typename V, typename T>
+template <typename T, typename V>
 [[gnu::always_inline]] inline void store(const V& from, T* to) {
   __builtin_memcpy(to, &from, sizeof(from));
 }
 
-void affine(const float* weights, const float* bias, const float* input, float* output, Size inputs,
-            Size tiles) {
-  using Lanes = Vector<float, kLanes>;
-  for (Size tile = 0; tile < tiles; ++tile) {
-    Lanes sum0 = bias[0] + Lanes{};
-    Lanes sum1 = bias[1] + Lanes{};
-    Lanes sum2 = bias[2] + Lanes{};
-    Lanes sum3 = bias[3] + Lanes{};
-    Lanes sum4 = bias[4] + Lanes{};
-    Lanes sum5 = bias[5] + Lanes{};
-    Lanes sum6 = bias[6] + Lanes{};
-    Lanes sum7 = bias[7] + Lanes{};
-    for (Size i = 0; i < inputs; ++i, weights += Kernels::kTile) {
-      Lanes x;
-      load(input + i * kLanes, x);
-      sum0 += weights[0] * x;
-      sum1 += weights[1] * x;
-      sum2 += weights[2] * x;
-      sum3 += weights[3] * x;
-      sum4 += weights[4] * x;
-      sum5 += weights[5] * x;
-      sum6 += weights[6] * x;
-      sum7 += weights[7] * x;
-    }
-    store(sum0, output + 0 * kLanes);
-    store(sum1, output + 1 * kLanes);
-    store(sum2, output + 2 * kLanes);
-    store(sum3, output + 3 * kLanes);
-    store(sum4, output + 4 * kLanes);
-    store(sum5, output + 5 * kLanes);
-    store(sum6, output + 6 * kLanes);
-    store(sum7, output + 7 * kLanes);
-    bias += Kernels::kTile;
-    output += Kernels::kTile * kLanes;
-  }
-}
-
-using Doubles = Vector<double, kLanes>;
-using Longs = Vector<long, kLanes>;
-static_assert(sizeof(long) == sizeof(std::int64_t));
-
-[[gnu::always_inline]] inline bool any(const Longs& mask) {
-  long bits = 0;
-  for (Size lane = 0; lane < kLanes; ++lane) {
+[[gnu::always_inline]] inline bool any(const Ints& mask) {
+  int bits = 0;
+  for (Size lane = 0; lane < kPart; ++lane) {
     bits |= mask[lane];
   }
   return bits != 0;
 }
 
-void choose(const Kernels::Choice& choice, std::int64_t* chosen) {
-  const Doubles infinity = __builtin_inf() + Doubles{};
-  Doubles added;
-  Doubles limit;
-  load(choice.added_output_dim, added);
-  load(choice.output_dim_limit, limit);
-
-  // Where a cost occurs twice, memory decides; that is rare, so it is looked at only then.
-  Doubles best_cost = infinity;
-  Longs best = Longs{} - 1;
-  Longs tie = {};
-  if (!choice.memory_matters) {
-    for (Size device = 0; device < choice.devices; ++device) {
-      Doubles cost;
-      Doubles dims;
-      load(choice.cost + device * kLanes, cost);
-      load(choice.output_dims + device * kLanes, dims);
-      cost = dims + added <= limit ? cost : infinity;
-      tie = cost == best_cost ? Longs{} - 1 : tie;
-      tie = cost < best_cost ? Longs{} : tie;
-      best = cost < best_cost ? static_cast<long>(device) + Longs{} : best;
-      best_cost = cost < best_cost ? cost : best_cost;
+void affine(const float* weights, const float* bias, const float* input, float* output, Size inputs,
+            Size tiles) {
+  for (Size tile = 0; tile < tiles; ++tile) {
+    for (Size part = 0; part < kLanes; part += kPart) {
+      Floats sum0 = bias[0] + Floats{};
+      Floats sum1 = bias[1] + Floats{};
+      Floats sum2 = bias[2] + Floats{};
+      Floats sum3 = bias[3] + Floats{};
+      for (Size i = 0; i < inputs; ++i) {
+        Floats x;
+        load(input + i * kLanes + part, x);
+        const float* w = weights + i * Kernels::kTile;
+        sum0 += w[0] * x;
+        sum1 += w[1] * x;
+        sum2 += w[2] * x;
+        sum3 += w[3] * x;
+      }
+      store(sum0, output + 0 * kLanes + part);
+      store(sum1, output + 1 * kLanes + part);
+      store(sum2, output + 2 * kLanes + part);
+      store(sum3, output + 3 * kLanes + part);
     }
-    if (!any(tie)) {
-      store(best, chosen);
-      return;
-    }
+    weights += inputs * Kernels::kTile;
+    bias += Kernels::kTile;
+    output += Kernels::kTile * kLanes;
   }
-
-  Longs memory_limit;
-  load(choice.memory_limit, memory_limit);
-  best_cost = infinity;
-  best = Longs{} - 1;
-  Longs best_memory = {};
-  for (Size device = 0; device < choice.devices; ++device) {
-    Doubles cost;
-    Doubles dims;
-    Longs memory;
-    load(choice.cost + device * kLanes, cost);
-    load(choice.output_dims + device * kLanes, dims);
-    load(choice.memory + device * kLanes, memory);
-    cost = dims + added <= limit ? cost : infinity;
-    cost = memory <= memory_limit ? cost : infinity;
-    const Longs less = cost == best_cost ? memory < best_memory : cost < best_cost;
-    best = less ? static_cast<long>(device) + Longs{} : best;
-    best_cost = less ? cost : best_cost;
-    best_memory = less ? memory : best_memory;
-  }
-  store(best, chosen);
 }
 
-using Block = Vector<float, Kernels::kBlock>;
+/// The best device so far of every lane.
+struct Best {
+  Floats cost = __builtin_inff() + Floats{};
+  Ints device = Ints{} - 1;
+  Ints tie = {};  // whether another device costs the same
+};
 
-[[gnu::always_inline]] inline float sum(const Block& v) {
-  const Vector<float, 8> half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
-                                __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  const Vector<float, 4> quarter = __builtin_shufflevector(half, half, 0, 1, 2, 3) +
-                                   __builtin_shufflevector(half, half, 4, 5, 6, 7);
-  return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+[[gnu::always_inline]] inline void consider(const Kernels::Choice<float>& choice, Size part,
+                                            const Floats& added, const Floats& limit, Size device,
+                                            Best& best) {
+  Floats cost;
+  Floats dims;
+  load(choice.cost + device * kLanes + part, cost);
+  load(choice.output_dims + device * kLanes + part, dims);
+  cost = dims + added <= limit ? cost : __builtin_inff() + Floats{};
+  best.tie = cost == best.cost ? Ints{} - 1 : best.tie;
+  best.tie = cost < best.cost ? Ints{} : best.tie;
+  best.device = cost < best.cost ? static_cast<int>(device) + Ints{} : best.device;
+  best.cost = cost < best.cost ? cost : best.cost;
+}
+
+/// Chooses for a part of the lanes by cost alone. False where a device costs the same as another.
+[[gnu::always_inline]] inline bool choose_by_cost(const Kernels::Choice<float>& choice, Size part,
+                                                  std::int32_t* chosen) {
+  Floats added;
+  Floats limit;
+  load(choice.added_output_dim + part, added);
+  load(choice.output_dim_limit + part, limit);
+  Best even;  // two halves, because each comparison waits for the one before
+  Best odd;
+  Size device = 0;
+  for (; device + 2 <= choice.devices; device += 2) {
+    consider(choice, part, added, limit, device, even);
+    consider(choice, part, added, limit, device + 1, odd);
+  }
+  if (device < choice.devices) {
+    consider(choice, part, added, limit, device, even);
+  }
+  const Ints best = odd.cost < even.cost ? odd.device : even.device;
+  const Ints tie = odd.cost < even.cost ? odd.tie : even.tie;
+  const Ints across = odd.cost == even.cost ? best : Ints{} - 1;
+  store(best, chosen + part);
+  return !any(tie | (across >= 0));
+}
+
+/// Chooses for half a part of the lanes, by cost and memory.
+template <typename Dim>
+[[gnu::always_inline]] inline void choose_by_memory(const Kernels::Choice<Dim>& choice, Size half,
+                                                    std::int32_t* chosen) {
+  static_assert(sizeof(long) == sizeof(std::int64_t));
+  using Doubles = Vector<double, kHalf>;
+  using Longs = Vector<long, kHalf>;
+  const auto load_dims = [](const Dim* from, Doubles& to) {
+    Vector<Dim, kHalf> dims;
+    load(from, dims);
+    to = __builtin_convertvector(dims, Doubles);
+  };
+  Doubles added;
+  Doubles limit;
+  Longs memory_limit;
+  load_dims(choice.added_output_dim + half, added);
+  load_dims(choice.output_dim_limit + half, limit);
+  load(choice.memory_limit + half, memory_limit);
+  const Doubles infinity = __builtin_inf() + Doubles{};
+  Doubles best_cost = infinity;
+  Longs best_memory = {};
+  Longs best = Longs{} - 1;
+  for (Size device = 0; device < choice.devices; ++device) {
+    const Size at = device * kLanes + half;
+    Vector<float, kHalf> narrow_cost;
+    Doubles dims;
+    Longs memory;
+    load(choice.cost + at, narrow_cost);
+    load_dims(choice.output_dims + at, dims);
+    load(choice.memory + at, memory);
+    Doubles cost = __builtin_convertvector(narrow_cost, Doubles);
+    cost = dims + added <= limit ? cost : infinity;
+    cost = memory <= memory_limit ? cost : infinity;
+    const Longs better = cost == best_cost ? memory < best_memory : cost < best_cost;
+    best = better ? static_cast<long>(device) + Longs{} : best;
+    best_cost = better ? cost : best_cost;
+    best_memory = better ? memory : best_memory;
+  }
+  store(__builtin_convertvector(best, Vector<std::int32_t, kHalf>), chosen + half);
+}
+
+void choose(const Kernels::Choice<float>& choice, std::int32_t* chosen) {
+  for (Size part = 0; part < kLanes; part += kPart) {
+    // Memory decides rarely, so it is looked at only where it does.
+    if (choice.memory_matters || !choose_by_cost(choice, part, chosen)) {
+      choose_by_memory(choice, part, chosen);
+      choose_by_memory(choice, part + kHalf, chosen);
+    }
+  }
+}
+
+void choose_exactly(const Kernels::Choice<double>& choice, std::int32_t* chosen) {
+  for (Size half = 0; half < kLanes; half += kHalf) {
+    choose_by_memory(choice, half, chosen);
+  }
+}
+
+// The sum of Kernels::kBlock floats: whatever the registers hold, the upper half is added to the
+// lower one until one number is left.
+
+using Floats4 [[gnu::vector_size(16)]] = float;
+using Floats8 [[gnu::vector_size(32)]] = float;
+using Floats16 [[gnu::vector_size(64)]] = float;
+
+[[gnu::always_inline]] inline float sum(const Floats4& v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+
+[[gnu::always_inline]] inline float sum(const Floats8& v) {
+  const Floats4 half =
+      __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  return sum(half);
+}
+
+[[gnu::always_inline]] inline float sum(const Floats16& v) {
+  const Floats8 half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                       __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  return sum(half);
+}
+
+template <Size kCount>
+[[gnu::always_inline]] inline float sum_of(Floats (&parts)[kCount]) {
+  for (Size count = kCount; count > 1; count /= 2) {
+    for (Size i = 0; i < count / 2; ++i) {
+      parts[i] += parts[i + count / 2];
+    }
+  }
+  return sum(parts[0]);
 }
 
 void add(float* const* sums, const float* const* addend, const float* weights, Size blocks,
          float* dot) {
+  constexpr Size kBlockParts = Kernels::kBlock / kPart;
   for (Size lane = 0; lane < kLanes; ++lane) {
-    Block total = {};
+    Floats total[kBlockParts] = {};
     for (Size block = 0; block < blocks; ++block) {
-      Block s;
-      Block a;
-      load(sums[lane] + block * Kernels::kBlock, s);
-      load(addend[lane] + block * Kernels::kBlock, a);
-      s += a;
-      store(s, sums[lane] + block * Kernels::kBlock);
-      if (weights != nullptr) {
-        Block w;
-        load(weights + block * Kernels::kBlock, w);
-        total += (s > 0.0F ? s : 0.0F) * w;
+#pragma GCC unroll 4
+      for (Size part = 0; part < kBlockParts; ++part) {
+        const Size at = block * Kernels::kBlock + part * kPart;
+        Floats s;
+        Floats a;
+        load(sums[lane] + at, s);
+        load(addend[lane] + at, a);
+        s += a;
+        store(s, sums[lane] + at);
+        if (weights != nullptr) {
+          Floats w;
+          load(weights + at, w);
+          total[part] += (s > 0.0F ? s : 0.0F) * w;
+        }
       }
     }
-    dot[lane] = sum(total);
+    dot[lane] = sum_of(total);
   }
 }
 
 }  // namespace
 
 extern const Kernels NEUROSHARD_KERNELS;
-const Kernels NEUROSHARD_KERNELS = {.affine = affine, .choose = choose, .add = add};
+const Kernels NEUROSHARD_KERNELS = {
+    .affine = affine, .choose = choose, .choose_exactly = choose_exactly, .add = add};
 
 }  // namespace neuroshard
