@@ -23,6 +23,7 @@ GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
   output_dims_.resize(devices * kLanes);
   exact_output_dims_.resize(devices * kLanes);
   memory_.resize(devices * kLanes);
+  rounded_memory_.resize(devices * kLanes);
   used_.resize(devices * kLanes);
   device_costs_.resize(devices * kLanes);
   sums_.resize(kLanes * devices * networks.set().sums_size());
@@ -83,6 +84,7 @@ void GreedyPasses::clear_devices() {
   std::fill(output_dims_.begin(), output_dims_.end(), 0.0F);
   std::fill(exact_output_dims_.begin(), exact_output_dims_.end(), 0.0);
   std::fill(memory_.begin(), memory_.end(), 0);
+  std::fill(rounded_memory_.begin(), rounded_memory_.end(), 0.0F);
   std::fill(used_.begin(), used_.end(), 0);
   const std::span<const float> empty = networks_.set().empty_sums();
   for (auto sums = sums_.begin(); sums != sums_.end();) {
@@ -91,35 +93,42 @@ void GreedyPasses::clear_devices() {
 }
 
 void GreedyPasses::choose(std::size_t position) {
-  PerLane<float> added{};
   PerLane<double> exactly_added{};
+  PerLane<float> added{};
   PerLane<std::int64_t> memory_limit{};
+  PerLane<float> rounded_memory_limit{};
   bool memory_matters = false;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     const ShardCatalog::Kind kind = shards_[lane][position];
     exactly_added[lane] = catalog_.output_dim(kind);
     added[lane] = static_cast<float>(exactly_added[lane]);
     memory_limit[lane] = problem_.memory_bytes() - catalog_.bytes(kind);
+    rounded_memory_limit[lane] = static_cast<float>(memory_limit[lane]);
     memory_matters |= highest_memory_[lane] > memory_limit[lane];
   }
+  const auto devices = static_cast<std::size_t>(problem_.devices());
   if (floats_are_exact_) {
-    kernels().choose({.devices = static_cast<std::size_t>(problem_.devices()),
+    kernels().choose({.devices = devices,
                       .cost = cost_.data(),
                       .output_dims = output_dims_.data(),
-                      .memory = memory_.data(),
                       .added_output_dim = added.data(),
                       .output_dim_limit = output_dim_limit_.data(),
+                      .memory = memory_.data(),
                       .memory_limit = memory_limit.data(),
+                      .rounded_memory = rounded_memory_.data(),
+                      .rounded_memory_limit = rounded_memory_limit.data(),
                       .memory_matters = memory_matters},
                      chosen_.data());
   } else {
-    kernels().choose_exactly({.devices = static_cast<std::size_t>(problem_.devices()),
+    kernels().choose_exactly({.devices = devices,
                               .cost = cost_.data(),
                               .output_dims = exact_output_dims_.data(),
-                              .memory = memory_.data(),
                               .added_output_dim = exactly_added.data(),
                               .output_dim_limit = exact_output_dim_limit_.data(),
+                              .memory = memory_.data(),
                               .memory_limit = memory_limit.data(),
+                              .rounded_memory = rounded_memory_.data(),
+                              .rounded_memory_limit = rounded_memory_limit.data(),
                               .memory_matters = memory_matters},
                              chosen_.data());
   }
@@ -151,6 +160,7 @@ void GreedyPasses::put(std::size_t position) {
         exact_output_dims_[i] += catalog_.output_dim(kind);
       }
       memory_[i] += catalog_.bytes(kind);
+      rounded_memory_[i] = static_cast<float>(memory_[i]);
       highest_memory_[lane] = std::max(highest_memory_[lane], memory_[i]);
       used_[i] = 1;
       device_[position * kLanes + lane] = static_cast<int>(chosen_[lane]);

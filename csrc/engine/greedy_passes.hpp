@@ -63,7 +63,7 @@ class GreedyPasses {
 
   // Of each lane.
   PerLane<const ShardCatalog::Kind*> shards_{};
-  PerLane<float> output_dim_limit_{};
+  PerLane<float> output_dim_limit_{};         // as far as whole numbers go
   PerLane<double> exact_output_dim_limit_{};
   PerLane<std::int64_t> highest_memory_{};  // of any device, bytes
   PerLane<bool> complete_{};                // so far
@@ -74,6 +74,7 @@ class GreedyPasses {
   AlignedVector<float> output_dims_;
   AlignedVector<double> exact_output_dims_;
   AlignedVector<std::int64_t> memory_;
+  AlignedVector<float> rounded_memory_;
   AlignedVector<std::uint8_t> used_;  // whether anything is placed
   AlignedVector<float> device_costs_;
 

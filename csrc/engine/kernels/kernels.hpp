@@ -24,17 +24,18 @@ struct Kernels {
   static constexpr std::size_t kBlock = 16;  // floats that `add` handles together
 
   /// The devices of kLanes greedy passes, and what the next shard of each pass asks of them.
-  /// Output dims are floats or doubles.
   template <typename Dim>
   struct Choice {
     std::size_t devices;
-    const float* cost;                 // [devices][kLanes], ms
-    const Dim* output_dims;            // [devices][kLanes], fp32 numbers a sample
-    const std::int64_t* memory;        // [devices][kLanes], bytes
-    const Dim* added_output_dim;       // [kLanes]; with it output_dims ...
-    const Dim* output_dim_limit;       // [kLanes] ... must not exceed this
-    const std::int64_t* memory_limit;  // [kLanes], memory must not exceed this
-    bool memory_matters;               // whether the memory of any device exceeds its limit
+    const float* cost;                  // [devices][kLanes], ms
+    const Dim* output_dims;             // [devices][kLanes], fp32 numbers a sample
+    const Dim* added_output_dim;        // [kLanes]; with it output_dims ...
+    const Dim* output_dim_limit;        // [kLanes] ... must not exceed this
+    const std::int64_t* memory;         // [devices][kLanes], bytes
+    const std::int64_t* memory_limit;   // [kLanes], what memory must not exceed
+    const float* rounded_memory;        // the same in fp32
+    const float* rounded_memory_limit;  // the same in fp32
+    bool memory_matters;                // whether the memory of any device exceeds its limit
   };
 
   /// output = weights * input + bias; `input` is [inputs][kLanes], `output` [tiles * kTile][kLanes],
@@ -44,6 +45,7 @@ struct Kernels {
 
   /// For each lane the open device with the lowest cost, of these the one with the least memory in
   /// use, of these the first; -1 where none is open.
+  /// Output dims that fp32 cannot tell apart exactly are doubles.
   void (*choose)(const Choice<float>& choice, std::int32_t* chosen);
   void (*choose_exactly)(const Choice<double>& choice, std::int32_t* chosen);
 

@@ -71,49 +71,99 @@ void affine(const float* weights, const float* bias, const float* input, float* 
   }
 }
 
-/// The best device so far of every lane.
-struct Best {
-  Floats cost = __builtin_inff() + Floats{};
-  Ints device = Ints{} - 1;
-  Ints tie = {};  // whether another device costs the same
+/// What the lanes ask of a device, in fp32.
+struct Limits {
+  Floats output_dims;
+  Floats memory;
 };
 
-[[gnu::always_inline]] inline void consider(const Kernels::Choice<float>& choice, Size part,
-                                            const Floats& added, const Floats& limit, Size device,
-                                            Best& best) {
+/// The best devices so far of every lane.
+struct Best {
+  Floats cost = __builtin_inff() + Floats{};
+  Ints first = Ints{} - 1;  // of those that cost the same
+  Ints last = Ints{} - 1;
+  Ints unsure = {};  // whether rounding hides if a device has the memory
+};
+
+template <bool kMemoryMatters>
+[[gnu::always_inline]] inline void consider(const Kernels::Choice<float>& choice, Size at,
+                                            const Limits& limits, const Ints& device, Best& best) {
+  const Floats infinity = __builtin_inff() + Floats{};
   Floats cost;
   Floats dims;
-  load(choice.cost + device * kLanes + part, cost);
-  load(choice.output_dims + device * kLanes + part, dims);
-  cost = dims + added <= limit ? cost : __builtin_inff() + Floats{};
-  best.tie = cost == best.cost ? Ints{} - 1 : best.tie;
-  best.tie = cost < best.cost ? Ints{} : best.tie;
-  best.device = cost < best.cost ? static_cast<int>(device) + Ints{} : best.device;
+  load(choice.cost + at, cost);
+  load(choice.output_dims + at, dims);
+  cost = dims <= limits.output_dims ? cost : infinity;
+  if constexpr (kMemoryMatters) {
+    Floats memory;  // rounding keeps the order: only where two are equal, they may not have been
+    load(choice.rounded_memory + at, memory);
+    cost = memory < limits.memory ? cost : infinity;
+    best.unsure = memory == limits.memory ? Ints{} - 1 : best.unsure;
+  }
+  best.first = cost < best.cost ? device : best.first;
+  best.last = cost <= best.cost ? device : best.last;
   best.cost = cost < best.cost ? cost : best.cost;
 }
 
-/// Chooses for a part of the lanes by cost alone. False where a device costs the same as another.
+/// Of the devices `first` to `last` that cost the same in a lane, the one with the least memory.
+[[gnu::noinline]] std::int32_t least_memory(const Kernels::Choice<float>& choice, Size lane,
+                                            Size first, Size last) {
+  const float cost = choice.cost[first * kLanes + lane];
+  const float output_dims = choice.output_dim_limit[lane] - choice.added_output_dim[lane];
+  Size best = first;
+  for (Size device = first + 1; device <= last && choice.memory[best * kLanes + lane] > 0; ++device) {
+    const Size at = device * kLanes + lane;
+    if (choice.cost[at] == cost && choice.output_dims[at] <= output_dims &&
+        choice.memory[at] <= choice.memory_limit[lane] &&
+        choice.memory[at] < choice.memory[best * kLanes + lane]) {
+      best = device;
+    }
+  }
+  return static_cast<std::int32_t>(best);
+}
+
+/// Chooses for a part of the lanes. False where exact memory is needed to tell.
+template <bool kMemoryMatters>
 [[gnu::always_inline]] inline bool choose_by_cost(const Kernels::Choice<float>& choice, Size part,
                                                   std::int32_t* chosen) {
+  Limits limits;
   Floats added;
-  Floats limit;
   load(choice.added_output_dim + part, added);
-  load(choice.output_dim_limit + part, limit);
+  load(choice.output_dim_limit + part, limits.output_dims);
+  load(choice.rounded_memory_limit + part, limits.memory);
+  limits.output_dims -= added;  // exact, they are whole numbers
   Best even;  // two halves, because each comparison waits for the one before
   Best odd;
-  Size device = 0;
-  for (; device + 2 <= choice.devices; device += 2) {
-    consider(choice, part, added, limit, device, even);
-    consider(choice, part, added, limit, device + 1, odd);
+  Ints device = {};
+  Size at = part;
+  const Size end = choice.devices * kLanes + part;
+  for (; at + kLanes < end; at += 2 * kLanes) {
+    consider<kMemoryMatters>(choice, at, limits, device, even);
+    device += 1;
+    consider<kMemoryMatters>(choice, at + kLanes, limits, device, odd);
+    device += 1;
   }
-  if (device < choice.devices) {
-    consider(choice, part, added, limit, device, even);
+  if (at < end) {
+    consider<kMemoryMatters>(choice, at, limits, device, even);
   }
-  const Ints best = odd.cost < even.cost ? odd.device : even.device;
-  const Ints tie = odd.cost < even.cost ? odd.tie : even.tie;
-  const Ints across = odd.cost == even.cost ? best : Ints{} - 1;
-  store(best, chosen + part);
-  return !any(tie | (across >= 0));
+  if (any(even.unsure | odd.unsure)) {
+    return false;
+  }
+  Ints first = odd.cost < even.cost ? odd.first : even.first;
+  Ints last = odd.cost < even.cost ? odd.last : even.last;
+  const Ints across = odd.cost == even.cost;
+  first = (across & (odd.first < first)) ? odd.first : first;
+  last = (across & (odd.last > last)) ? odd.last : last;
+  store(first, chosen + part);
+  if (any(first ^ last)) {
+    for (Size lane = 0; lane < kPart; ++lane) {
+      if (first[lane] >= 0 && first[lane] != last[lane]) {
+        chosen[part + lane] = least_memory(choice, part + lane, static_cast<Size>(first[lane]),
+                                           static_cast<Size>(last[lane]));
+      }
+    }
+  }
+  return true;
 }
 
 /// Chooses for half a part of the lanes, by cost and memory.
@@ -159,8 +209,8 @@ template <typename Dim>
 
 void choose(const Kernels::Choice<float>& choice, std::int32_t* chosen) {
   for (Size part = 0; part < kLanes; part += kPart) {
-    // Memory decides rarely, so it is looked at only where it does.
-    if (choice.memory_matters || !choose_by_cost(choice, part, chosen)) {
+    if (!(choice.memory_matters ? choose_by_cost<true>(choice, part, chosen)
+                                : choose_by_cost<false>(choice, part, chosen))) {
       choose_by_memory(choice, part, chosen);
       choose_by_memory(choice, part + kHalf, chosen);
     }
