@@ -1,6 +1,7 @@
 #include "beam_search.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -32,7 +33,7 @@ std::optional<Plan> BeamSearch::run() {
   best.shards.resize(static_cast<std::size_t>(problem_.tables()));
   std::iota(best.shards.begin(), best.shards.end(), 0);
   best.order = placement_order(catalog_, best.shards);
-  best.score = score(std::vector<std::vector<Kind>>{best.ordered_shards()}).front();
+  best.result = score(std::vector<std::vector<Kind>>{best.ordered_shards()}).front();
 
   std::vector<Sequence> beam = {best};
   for (int round = 0; round < options_.max_splits && !beam.empty(); ++round) {
@@ -41,12 +42,12 @@ std::optional<Plan> BeamSearch::run() {
       score(std::span(extensions).subspan(first, std::min(kChunk, extensions.size() - first)));
     }
     beam = best_of(std::move(extensions));
-    if (!beam.empty() && beam.front().score.cost < best.score.cost) {
+    if (!beam.empty() && beam.front().result.cost < best.result.cost) {
       best = beam.front();
     }
   }
 
-  if (!std::isfinite(best.score.cost)) {
+  if (!std::isfinite(best.result.cost)) {
     return std::nullopt;
   }
   return evaluate_plan(networks_, problem_, catalog_, best.splits, placement(best), interrupt_);
@@ -94,7 +95,7 @@ std::vector<int> BeamSearch::split_candidates(const std::vector<Kind>& shards) c
 
 BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
   Sequence sequence = *extension.parent;
-  sequence.score = extension.score;
+  sequence.result = extension.result;
   const Kind half = catalog_.half(sequence.shards[static_cast<std::size_t>(extension.shard)]);
   const int added = static_cast<int>(sequence.shards.size());
   sequence.splits.push_back(extension.shard);
@@ -125,41 +126,31 @@ void BeamSearch::score(std::span<Extension> extensions) {
     }
     numbers.push_back(entry->second);
   }
-  const std::vector<Score> scores = score(different);
+  const std::vector<GridSearch::Result> results = score(different);
   for (std::size_t i = 0; i < extensions.size(); ++i) {
-    extensions[i].score = scores[numbers[i]];
+    extensions[i].result = results[numbers[i]];
   }
 }
 
-std::vector<BeamSearch::Score> BeamSearch::score(std::span<const std::vector<Kind>> ordered_shards) {
-  std::vector<GridSearch::Trial> trials;
-  const auto steps = static_cast<std::size_t>(options_.grid_steps);
-  for (const std::vector<Kind>& shards : ordered_shards) {
-    for (std::size_t step = 0; step < steps; ++step) {
-      trials.push_back({shards, step});
-    }
-  }
-  std::vector<double> costs(trials.size());
-  parallel_for((trials.size() + kLanes - 1) / kLanes, options_.threads, interrupt_,
-               [&](std::size_t task, std::size_t worker) {
-                 const std::size_t first = task * kLanes;
-                 const std::size_t count = std::min(kLanes, trials.size() - first);
-                 grid_search(worker).evaluate(std::span(trials).subspan(first, count),
-                                              costs.data() + first);
+std::vector<GridSearch::Result> BeamSearch::score(
+    std::span<const std::vector<Kind>> ordered_shards) {
+  const std::vector<GridSearch::Shards> tasks(ordered_shards.begin(), ordered_shards.end());
+  std::vector<GridSearch::Result> results(tasks.size());
+  std::atomic<std::size_t> next = 0;
+  const auto next_task = [&]() -> std::optional<std::size_t> {
+    const std::size_t task = next++;
+    return task < tasks.size() ? std::optional(task) : std::nullopt;
+  };
+  parallel_for(std::min(tasks.size(), grid_searches_.size()), options_.threads, interrupt_,
+               [&](std::size_t /*item*/, std::size_t worker) {
+                 grid_search(worker).run(tasks, next_task, results);
                });
-  std::vector<Score> scores(ordered_shards.size());
-  for (std::size_t trial = 0; trial < trials.size(); ++trial) {
-    Score& score = scores[trial / steps];
-    if (costs[trial] < score.cost) {
-      score = {.cost = costs[trial], .grid_step = trials[trial].step};
-    }
-  }
-  return scores;
+  return results;
 }
 
 std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> extensions) const {
   std::stable_sort(extensions.begin(), extensions.end(),
-                   [](const Extension& a, const Extension& b) { return a.score.cost < b.score.cost; });
+                   [](const Extension& a, const Extension& b) { return a.result.cost < b.result.cost; });
   extensions.resize(std::min(extensions.size(), static_cast<std::size_t>(options_.beam_width)));
   std::vector<Sequence> best;
   best.reserve(extensions.size());
@@ -172,7 +163,7 @@ std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> ext
 
 Placement BeamSearch::placement(const Sequence& sequence) {
   const std::vector<int> devices =
-      grid_search(0).devices({sequence.ordered_shards(), sequence.score.grid_step});
+      grid_search(0).devices(sequence.ordered_shards(), sequence.result.step);
   Placement placement(static_cast<std::size_t>(problem_.devices()));
   for (std::size_t position = 0; position < devices.size(); ++position) {
     placement[static_cast<std::size_t>(devices[position])].push_back(sequence.order[position]);

@@ -33,18 +33,12 @@ class BeamSearch {
  private:
   using Kind = ShardCatalog::Kind;
 
-  /// What the table-wise search finds for a sequence.
-  struct Score {
-    double cost = std::numeric_limits<double>::infinity();  // ms; infinite if there is no plan
-    std::size_t grid_step = 0;                              // at which the plan is found
-  };
-
   /// A split sequence and the shards that it leads to.
   struct Sequence {
     std::vector<std::int64_t> splits;
     std::vector<Kind> shards;
     std::vector<int> order;  // indices into `shards` as a greedy pass takes them
-    Score score;
+    GridSearch::Result result;  // of the table-wise search
 
     std::vector<Kind> ordered_shards() const;
   };
@@ -53,14 +47,14 @@ class BeamSearch {
   struct Extension {
     const Sequence* parent;
     int shard;  // index into the parent's shards
-    Score score;
+    GridSearch::Result result;  // of the table-wise search
   };
 
   std::vector<Extension> extend(const std::vector<Sequence>& beam);
   std::vector<int> split_candidates(const std::vector<Kind>& shards) const;
   Sequence apply(const Extension& extension) const;
   void score(std::span<Extension> extensions);
-  std::vector<Score> score(std::span<const std::vector<Kind>> ordered_shards);
+  std::vector<GridSearch::Result> score(std::span<const std::vector<Kind>> ordered_shards);
   std::vector<Sequence> best_of(std::vector<Extension> extensions) const;
   Placement placement(const Sequence& sequence);
   GridSearch& grid_search(std::size_t worker);

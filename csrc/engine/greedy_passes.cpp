@@ -5,110 +5,109 @@
 
 namespace neuroshard {
 
-namespace {
-
-constexpr std::size_t kPlacementsPerCheck = 256;  // of the interrupt
-
-}  // namespace
-
 GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
-                           const ShardCatalog& catalog, Interrupt& interrupt)
+                           const ShardCatalog& catalog)
     : networks_(networks),
-      problem_(problem),
       catalog_(catalog),
-      interrupt_(interrupt),
-      floats_are_exact_(problem.output_dims_are_whole()) {
-  const auto devices = static_cast<std::size_t>(problem.devices());
-  cost_.resize(devices * kLanes);
-  output_dims_.resize(devices * kLanes);
-  exact_output_dims_.resize(devices * kLanes);
-  memory_.resize(devices * kLanes);
-  rounded_memory_.resize(devices * kLanes);
-  used_.resize(devices * kLanes);
-  device_costs_.resize(devices * kLanes);
-  sums_.resize(kLanes * devices * networks.set().sums_size());
-  nowhere_.resize(networks.set().sums_size());
+      devices_(static_cast<std::size_t>(problem.devices())),
+      memory_bytes_(problem.memory_bytes()),
+      floats_are_exact_(problem.output_dims_are_whole()),
+      cost_(devices_ * kLanes),
+      output_dims_(devices_ * kLanes),
+      exact_output_dims_(devices_ * kLanes),
+      memory_(devices_ * kLanes),
+      rounded_memory_(devices_ * kLanes),
+      used_(devices_ * kLanes),
+      sums_(kLanes * devices_ * networks.set().sums_size()),
+      nowhere_(networks.set().sums_size()) {}
+
+void GreedyPasses::start(std::size_t lane, std::span<const ShardCatalog::Kind> shards,
+                         double output_dim_limit) {
+  shards_[lane] = shards;
+  placed_[lane] = 0;
+  placements_[lane].resize(shards.size());
+  start_from(lane, lane, output_dim_limit);
 }
 
-void GreedyPasses::run(std::span<const Pass> passes) {
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    const Pass& pass = passes[std::min(lane, passes.size() - 1)];  // free lanes repeat the last one
-    shards_[lane] = pass.shards.data();
-    output_dim_limit_[lane] = static_cast<float>(std::floor(pass.output_dim_limit));
-    exact_output_dim_limit_[lane] = pass.output_dim_limit;
+void GreedyPasses::start_from(std::size_t from, std::size_t to, double output_dim_limit) {
+  const auto placements = placements_[from].begin();
+  const auto end = std::find_if(
+      placements, placements + static_cast<std::ptrdiff_t>(placed_[from]),
+      [&](const Placement& placement) { return placement.output_dims > output_dim_limit; });
+  const auto kept = static_cast<std::size_t>(end - placements);
+  if (from != to) {
+    shards_[to] = shards_[from];
+    placements_[to].resize(shards_[to].size());
+    std::copy(placements, end, placements_[to].begin());
   }
-  clear_devices();
-  const std::size_t shards = passes.front().shards.size();
-  device_.resize(shards * kLanes);
-  for (std::size_t position = 0; position < shards; ++position) {
-    if (position % kPlacementsPerCheck == 0) {
-      interrupt_.check();
-    }
-    choose(position);
-    if (std::none_of(complete_.begin(), complete_.end(), [](bool complete) { return complete; })) {
-      return;
-    }
-    put(position);
+  exact_output_dim_limit_[to] = output_dim_limit;
+  output_dim_limit_[to] = static_cast<float>(std::floor(output_dim_limit));
+  running_[to] = true;
+  clear_devices(to);
+  for (placed_[to] = 0; placed_[to] < kept;) {
+    const Placement placement = placements_[to][placed_[to]];
+    kernels().add_row(sums(to, placement.device),
+                      catalog_.contribution(shards_[to][placed_[to]]),
+                      nowhere_.size() / Kernels::kBlock);
+    record(to, placement);
   }
 }
 
 std::vector<int> GreedyPasses::devices(std::size_t lane) const {
   std::vector<int> devices;
-  devices.reserve(device_.size() / kLanes);
-  for (std::size_t i = lane; i < device_.size(); i += kLanes) {
-    devices.push_back(device_[i]);
+  for (std::size_t position = 0; position < placed_[lane]; ++position) {
+    devices.push_back(placements_[lane][position].device);
   }
   return devices;
 }
 
-const float* GreedyPasses::device_costs() {
-  for (std::size_t i = 0; i < cost_.size(); ++i) {
-    device_costs_[i] =
-        used_[i] != 0 ? cost_[i] : networks_.set().empty_cost();
-  }
-  return device_costs_.data();
+void GreedyPasses::step() {
+  choose();
+  put();
 }
 
-const float* GreedyPasses::output_dims() {
-  if (!floats_are_exact_) {
-    std::transform(exact_output_dims_.begin(), exact_output_dims_.end(), output_dims_.begin(),
-                   [](double dims) { return static_cast<float>(dims); });
+void GreedyPasses::device_loads(std::size_t lane, float* compute, float* output_dims) const {
+  for (std::size_t i = lane; i < cost_.size(); i += kLanes) {
+    compute[i - lane] = used_[i] != 0 ? cost_[i] : networks_.set().empty_cost();
+    output_dims[i - lane] =
+        floats_are_exact_ ? output_dims_[i] : static_cast<float>(exact_output_dims_[i]);
   }
-  return output_dims_.data();
 }
 
-void GreedyPasses::clear_devices() {
-  highest_memory_.fill(0);
-  complete_.fill(true);
-  std::fill(cost_.begin(), cost_.end(), 0.0F);
-  std::fill(output_dims_.begin(), output_dims_.end(), 0.0F);
-  std::fill(exact_output_dims_.begin(), exact_output_dims_.end(), 0.0);
-  std::fill(memory_.begin(), memory_.end(), 0);
-  std::fill(rounded_memory_.begin(), rounded_memory_.end(), 0.0F);
-  std::fill(used_.begin(), used_.end(), 0);
+void GreedyPasses::clear_devices(std::size_t lane) {
+  highest_output_dims_[lane] = 0.0;
+  highest_memory_[lane] = 0;
   const std::span<const float> empty = networks_.set().empty_sums();
-  for (auto sums = sums_.begin(); sums != sums_.end();) {
-    sums = std::copy(empty.begin(), empty.end(), sums);
+  for (std::size_t device = 0; device < devices_; ++device) {
+    const std::size_t i = device * kLanes + lane;
+    cost_[i] = 0.0F;
+    output_dims_[i] = 0.0F;
+    exact_output_dims_[i] = 0.0;
+    memory_[i] = 0;
+    rounded_memory_[i] = 0.0F;
+    used_[i] = 0;
+    std::copy(empty.begin(), empty.end(), sums(lane, static_cast<int>(device)));
   }
 }
 
-void GreedyPasses::choose(std::size_t position) {
+void GreedyPasses::choose() {
   PerLane<double> exactly_added{};
   PerLane<float> added{};
   PerLane<std::int64_t> memory_limit{};
   PerLane<float> rounded_memory_limit{};
   bool memory_matters = false;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    const ShardCatalog::Kind kind = shards_[lane][position];
-    exactly_added[lane] = catalog_.output_dim(kind);
-    added[lane] = static_cast<float>(exactly_added[lane]);
-    memory_limit[lane] = problem_.memory_bytes() - catalog_.bytes(kind);
-    rounded_memory_limit[lane] = static_cast<float>(memory_limit[lane]);
-    memory_matters |= highest_memory_[lane] > memory_limit[lane];
+    if (running_[lane]) {
+      const ShardCatalog::Kind kind = shards_[lane][placed_[lane]];
+      exactly_added[lane] = catalog_.output_dim(kind);
+      added[lane] = static_cast<float>(exactly_added[lane]);
+      memory_limit[lane] = memory_bytes_ - catalog_.bytes(kind);
+      rounded_memory_limit[lane] = static_cast<float>(memory_limit[lane]);
+      memory_matters |= highest_memory_[lane] > memory_limit[lane];
+    }
   }
-  const auto devices = static_cast<std::size_t>(problem_.devices());
   if (floats_are_exact_) {
-    kernels().choose({.devices = devices,
+    kernels().choose({.devices = devices_,
                       .cost = cost_.data(),
                       .output_dims = output_dims_.data(),
                       .added_output_dim = added.data(),
@@ -120,7 +119,7 @@ void GreedyPasses::choose(std::size_t position) {
                       .memory_matters = memory_matters},
                      chosen_.data());
   } else {
-    kernels().choose_exactly({.devices = devices,
+    kernels().choose_exactly({.devices = devices_,
                               .cost = cost_.data(),
                               .output_dims = exact_output_dims_.data(),
                               .added_output_dim = exactly_added.data(),
@@ -132,40 +131,43 @@ void GreedyPasses::choose(std::size_t position) {
                               .memory_matters = memory_matters},
                              chosen_.data());
   }
+}
+
+void GreedyPasses::put() {
+  PerLane<float*> to{};
+  PerLane<const float*> contribution{};
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    complete_[lane] &= chosen_[lane] >= 0;
+    running_[lane] &= chosen_[lane] >= 0;
+    to[lane] = running_[lane] ? sums(lane, chosen_[lane]) : nowhere_.data();
+    contribution[lane] =
+        running_[lane] ? catalog_.contribution(shards_[lane][placed_[lane]]) : nowhere_.data();
+  }
+  PerLane<float> cost{};
+  networks_.set().add(to, contribution, cost, workspace_);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    if (running_[lane]) {
+      const std::size_t i = static_cast<std::size_t>(chosen_[lane]) * kLanes + lane;
+      record(lane, {.device = chosen_[lane],
+                    .cost = cost[lane],
+                    .output_dims = exact_output_dims_[i] +
+                                   catalog_.output_dim(shards_[lane][placed_[lane]])});
+    }
   }
 }
 
-void GreedyPasses::put(std::size_t position) {
-  const SetNetwork& set = networks_.set();
-  const std::size_t devices = cost_.size() / kLanes;
-  PerLane<float*> sums{};
-  PerLane<const float*> contribution{};
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    const std::size_t row = lane * devices + static_cast<std::size_t>(chosen_[lane]);
-    sums[lane] = complete_[lane] ? sums_.data() + row * set.sums_size() : nowhere_.data();
-    contribution[lane] = catalog_.contribution(shards_[lane][position]);
-  }
-  PerLane<float> cost{};
-  set.add(sums, contribution, cost, workspace_);
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    if (complete_[lane]) {
-      const ShardCatalog::Kind kind = shards_[lane][position];
-      const std::size_t i = static_cast<std::size_t>(chosen_[lane]) * kLanes + lane;
-      cost_[i] = cost[lane];
-      if (floats_are_exact_) {
-        output_dims_[i] += static_cast<float>(catalog_.output_dim(kind));
-      } else {
-        exact_output_dims_[i] += catalog_.output_dim(kind);
-      }
-      memory_[i] += catalog_.bytes(kind);
-      rounded_memory_[i] = static_cast<float>(memory_[i]);
-      highest_memory_[lane] = std::max(highest_memory_[lane], memory_[i]);
-      used_[i] = 1;
-      device_[position * kLanes + lane] = static_cast<int>(chosen_[lane]);
-    }
-  }
+void GreedyPasses::record(std::size_t lane, const Placement& placement) {
+  const std::size_t i = static_cast<std::size_t>(placement.device) * kLanes + lane;
+  const std::size_t position = placed_[lane]++;
+  placements_[lane][position] = placement;
+  cost_[i] = placement.cost;
+  exact_output_dims_[i] = placement.output_dims;
+  output_dims_[i] = static_cast<float>(placement.output_dims);
+  memory_[i] += catalog_.bytes(shards_[lane][position]);
+  rounded_memory_[i] = static_cast<float>(memory_[i]);
+  used_[i] = 1;
+  highest_output_dims_[lane] = std::max(highest_output_dims_[lane], placement.output_dims);
+  highest_memory_[lane] = std::max(highest_memory_[lane], memory_[i]);
+  running_[lane] = !complete(lane);
 }
 
 }  // namespace neuroshard

@@ -7,7 +7,6 @@
 
 #include "aligned.hpp"
 #include "cost_networks.hpp"
-#include "interrupt.hpp"
 #include "kernels/kernels.hpp"
 #include "problem.hpp"
 #include "shard_catalog.hpp"
@@ -18,43 +17,61 @@ namespace neuroshard {
 /// compute cost is lowest so far. A device takes a shard if the shard fits in its memory and the sum
 /// of its output dims stays within a limit.
 ///
-/// kLanes passes run side by side: what the processor can do at once is the same step of several
-/// passes, while the steps of one pass wait for each other. One object serves one thread.
+/// kLanes passes run side by side: the steps of one pass wait for each other, those of different
+/// passes do not, and vector registers take them together. One object serves one thread.
 class GreedyPasses {
  public:
-  struct Pass {
-    std::span<const ShardCatalog::Kind> shards;  // in the order in which they are placed
-    double output_dim_limit;
-  };
+  /// Keeps references to all three.
+  GreedyPasses(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog);
 
-  GreedyPasses(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog,
-               Interrupt& interrupt);
+  /// Starts a pass in a lane: shards in the order in which they are placed, and the limit.
+  void start(std::size_t lane, std::span<const ShardCatalog::Kind> shards, double output_dim_limit);
 
-  /// Runs up to kLanes passes with the same number of shards.
-  void run(std::span<const Pass> passes);
+  /// Starts the pass of lane `from` in lane `to`, which may be the same, under a lower limit. What is
+  /// placed stays as far as the devices chosen were open under that limit: they were the best of
+  /// more, so they are the best.
+  void start_from(std::size_t from, std::size_t to, double output_dim_limit);
 
-  /// Whether in pass `lane` all shards have found a device.
-  bool complete(std::size_t lane) const { return complete_[lane]; }
+  /// Places the next shard in every running pass. A pass stops when all its shards are placed or no
+  /// device is open.
+  void step();
 
-  /// Device of each shard in pass `lane`, in the order in which they were placed.
+  bool running(std::size_t lane) const { return running_[lane]; }
+
+  /// Whether all shards have been placed.
+  bool complete(std::size_t lane) const { return placed_[lane] == shards_[lane].size(); }
+
+  /// Device of each shard placed, in order.
   std::vector<int> devices(std::size_t lane) const;
 
-  /// Compute costs [devices][kLanes] in ms; where nothing is placed, that is what the network gives
-  /// for nothing, not 0.
-  const float* device_costs();
+  /// The highest sum of output dims that a device had after a placement: any limit from there on
+  /// gives the same placements.
+  double highest_output_dims(std::size_t lane) const { return highest_output_dims_[lane]; }
 
-  /// Sums of the output dims [devices][kLanes], in fp32 numbers a sample.
-  const float* output_dims();
+  /// Writes the compute cost, in ms, and the sum of output dims, in fp32 numbers a sample, of each
+  /// device of a lane, one every kLanes floats. Where nothing is placed the cost is what the network
+  /// gives for nothing, not 0.
+  void device_loads(std::size_t lane, float* compute, float* output_dims) const;
 
  private:
-  void clear_devices();
-  void choose(std::size_t position);
-  void put(std::size_t position);
+  struct Placement {
+    int device;
+    float cost;          // of the device with this shard, ms
+    double output_dims;  // of the device with this shard
+  };
+
+  void clear_devices(std::size_t lane);
+  void choose();
+  void put();
+  void record(std::size_t lane, const Placement& placement);
+  float* sums(std::size_t lane, int device) {
+    return sums_.data() + (lane * devices_ + static_cast<std::size_t>(device)) * nowhere_.size();
+  }
 
   const CostNetworks& networks_;
-  const Problem& problem_;
   const ShardCatalog& catalog_;
-  Interrupt& interrupt_;
+  const std::size_t devices_;
+  const std::int64_t memory_bytes_;  // of a device
   SetNetwork::Workspace workspace_;
 
   // Whether all sums of output dims are exact in fp32, as those of pooled tables are. Where they are
@@ -62,12 +79,15 @@ class GreedyPasses {
   const bool floats_are_exact_;
 
   // Of each lane.
-  PerLane<const ShardCatalog::Kind*> shards_{};
-  PerLane<float> output_dim_limit_{};         // as far as whole numbers go
+  PerLane<std::span<const ShardCatalog::Kind>> shards_;
+  PerLane<std::vector<Placement>> placements_;  // of each shard, in order
+  PerLane<std::size_t> placed_{};               // how many of them there are already
+  PerLane<bool> running_{};
+  PerLane<float> output_dim_limit_{};  // as far as whole numbers go
   PerLane<double> exact_output_dim_limit_{};
+  PerLane<double> highest_output_dims_{};
   PerLane<std::int64_t> highest_memory_{};  // of any device, bytes
-  PerLane<bool> complete_{};                // so far
-  PerLane<std::int32_t> chosen_{};          // device of the shard being placed
+  PerLane<std::int32_t> chosen_{};          // device for the next shard, or -1
 
   // [devices][kLanes]
   AlignedVector<float> cost_;  // as the pass compares it, ms; 0 where nothing is placed
@@ -76,11 +96,9 @@ class GreedyPasses {
   AlignedVector<std::int64_t> memory_;
   AlignedVector<float> rounded_memory_;
   AlignedVector<std::uint8_t> used_;  // whether anything is placed
-  AlignedVector<float> device_costs_;
 
-  AlignedVector<float> sums_;    // [kLanes][devices][sums of the set network]
-  AlignedVector<float> nowhere_;  // sums for lanes whose pass has failed
-  std::vector<int> device_;       // [shards][kLanes]
+  AlignedVector<float> sums_;     // [kLanes][devices][sums of the set network]
+  AlignedVector<float> nowhere_;  // sums for lanes that place nothing
 };
 
 }  // namespace neuroshard

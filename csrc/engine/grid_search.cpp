@@ -1,10 +1,15 @@
 #include "grid_search.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 namespace neuroshard {
+
+namespace {
+
+constexpr std::size_t kStepsPerCheck = 256;  // of the interrupt
+
+}  // namespace
 
 bool placed_before(const ShardCatalog& catalog, std::span<const ShardCatalog::Kind> shards, int a,
                    int b) {
@@ -24,7 +29,11 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
 
 GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
                        const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt)
-    : passes_(networks, problem, catalog, interrupt), plan_cost_(networks, problem.devices()) {
+    : interrupt_(interrupt),
+      passes_(networks, problem, catalog),
+      compute_(static_cast<std::size_t>(problem.devices()) * kLanes),
+      output_dims_(static_cast<std::size_t>(problem.devices()) * kLanes),
+      plan_cost_(networks, problem.devices()) {
   const double mean_output_dim = problem.total_output_dim() / problem.devices();
   for (int step = 0; step < grid_steps; ++step) {
     const double factor = grid_steps == 1 ? 1.0 : 1.0 + step * (0.5 / (grid_steps - 1));
@@ -32,26 +41,95 @@ GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
   }
 }
 
-void GridSearch::evaluate(std::span<const Trial> trials, double* costs) {
-  run(trials);
-  const PerLane<double> of_lanes =
-      plan_cost_.evaluate(passes_.device_costs(), passes_.output_dims());
-  for (std::size_t lane = 0; lane < trials.size(); ++lane) {
-    costs[lane] = passes_.complete(lane) ? of_lanes[lane] : std::numeric_limits<double>::infinity();
+void GridSearch::run(std::span<const Shards> tasks, const NextTask& next_task,
+                     std::span<Result> results) {
+  std::size_t busy = 0;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    busy += begin(lane, tasks, next_task) ? 1 : 0;
   }
+  for (std::size_t steps = 0; busy > 0; ++steps) {
+    if (steps % kStepsPerCheck == 0) {
+      interrupt_.check();
+    }
+    passes_.step();
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      if (trials_[lane] && !passes_.running(lane) && !go_on(lane, results)) {
+        busy -= begin(lane, tasks, next_task) || share(lane) ? 0 : 1;
+      }
+    }
+  }
+  evaluate_plans(results);
 }
 
-std::vector<int> GridSearch::devices(const Trial& trial) {
-  run(std::span(&trial, 1));
+bool GridSearch::begin(std::size_t lane, std::span<const Shards> tasks, const NextTask& next_task) {
+  trials_[lane].reset();
+  if (const std::optional<std::size_t> task = next_task()) {
+    const std::size_t step = output_dim_limits_.size() - 1;
+    trials_[lane] = {.task = *task, .step = step, .last = 0};
+    passes_.start(lane, tasks[*task], output_dim_limits_[step]);
+  }
+  return trials_[lane].has_value();
+}
+
+bool GridSearch::go_on(std::size_t lane, std::span<Result> results) {
+  Trial& trial = *trials_[lane];
+  // Under limits down to that which the pass came to, it would have been the same.
+  while (trial.step > trial.last &&
+         output_dim_limits_[trial.step - 1] >= passes_.highest_output_dims(lane)) {
+    --trial.step;
+  }
+  if (passes_.complete(lane)) {
+    passes_.device_loads(lane, compute_.data() + plans_.size(), output_dims_.data() + plans_.size());
+    plans_.push_back(trial);
+    if (plans_.size() == kLanes) {
+      evaluate_plans(results);
+    }
+  }
+  if (trial.step == trial.last) {
+    return false;
+  }
+  --trial.step;
+  passes_.start_from(lane, lane, output_dim_limits_[trial.step]);
+  return true;
+}
+
+bool GridSearch::share(std::size_t lane) {
+  const auto left = [](const std::optional<Trial>& trial) {
+    return trial ? trial->step - trial->last : 0;
+  };
+  const auto most = std::max_element(trials_.begin(), trials_.end(), [&](const auto& a, const auto& b) {
+    return left(a) < left(b);
+  });
+  if (left(*most) == 0) {
+    return false;
+  }
+  Trial& other = **most;
+  const std::size_t step = other.last + (other.step - other.last - 1) / 2;
+  trials_[lane] = {.task = other.task, .step = step, .last = other.last};
+  other.last = step + 1;
+  passes_.start_from(static_cast<std::size_t>(most - trials_.begin()), lane,
+                     output_dim_limits_[step]);
+  return true;
+}
+
+void GridSearch::evaluate_plans(std::span<Result> results) {
+  const PerLane<double> costs = plan_cost_.evaluate(compute_.data(), output_dims_.data());
+  for (std::size_t plan = 0; plan < plans_.size(); ++plan) {
+    const Trial& trial = plans_[plan];
+    Result& result = results[trial.task];
+    if (costs[plan] < result.cost || (costs[plan] == result.cost && trial.step < result.step)) {
+      result = {.cost = costs[plan], .step = trial.step};
+    }
+  }
+  plans_.clear();
+}
+
+std::vector<int> GridSearch::devices(Shards shards, std::size_t step) {
+  passes_.start(0, shards, output_dim_limits_[step]);
+  while (passes_.running(0)) {
+    passes_.step();
+  }
   return passes_.devices(0);
-}
-
-void GridSearch::run(std::span<const Trial> trials) {
-  std::vector<GreedyPasses::Pass> passes;
-  for (const Trial& trial : trials) {
-    passes.push_back({trial.shards, output_dim_limits_[trial.step]});
-  }
-  passes_.run(passes);
 }
 
 }  // namespace neuroshard

@@ -1,9 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "aligned.hpp"
 #include "cost_networks.hpp"
 #include "greedy_passes.hpp"
 #include "interrupt.hpp"
@@ -26,27 +30,55 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
 /// One object serves one thread.
 class GridSearch {
  public:
-  /// One greedy pass.
-  struct Trial {
-    std::span<const ShardCatalog::Kind> shards;  // in the order in which they are placed
-    std::size_t step;                            // of the grid
+  using Shards = std::span<const ShardCatalog::Kind>;  // in the order in which they are placed
+
+  /// The cheapest plan for some shards.
+  struct Result {
+    double cost = std::numeric_limits<double>::infinity();  // ms; infinite if there is no plan
+    std::size_t step = 0;                                   // of the grid, the first that finds it
   };
+
+  /// Hands out the numbers of tasks, each once, until there are none left.
+  using NextTask = std::function<std::optional<std::size_t>()>;
 
   GridSearch(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog,
              int grid_steps, Interrupt& interrupt);
 
-  /// Writes the cost of the plan that each trial finds, in ms, infinite if it finds none. Up to
-  /// kLanes trials with the same number of shards.
-  void evaluate(std::span<const Trial> trials, double* costs);
+  /// Finds the plans of the tasks that `next_task` hands out; `tasks[i]` gets `results[i]`.
+  void run(std::span<const Shards> tasks, const NextTask& next_task, std::span<Result> results);
 
-  /// The device of each shard in the plan that the trial finds.
-  std::vector<int> devices(const Trial& trial);
+  /// The device of each shard in the plan that a step of the grid finds.
+  std::vector<int> devices(Shards shards, std::size_t step);
 
  private:
-  void run(std::span<const Trial> trials);
+  struct Trial {
+    std::size_t task;
+    std::size_t step;  // the lowest one that gives the same plan
+    std::size_t last;  // step that the lane shall try, of those below
+  };
 
-  std::vector<double> output_dim_limits_;  // by step; fp32 numbers a sample
+  /// Starts the next task in a lane, at the highest limit; false if there is none.
+  bool begin(std::size_t lane, std::span<const Shards> tasks, const NextTask& next_task);
+
+  /// Keeps the plan that a lane found and goes on to the next lower limit that gives something
+  /// else; false if there is none.
+  bool go_on(std::size_t lane, std::span<Result> results);
+
+  /// Takes over the lower half of the limits that another lane has still to try; false if there is
+  /// no such lane.
+  bool share(std::size_t lane);
+
+  void evaluate_plans(std::span<Result> results);
+
+  std::vector<double> output_dim_limits_;  // by step, ascending; fp32 numbers a sample
+  Interrupt& interrupt_;
   GreedyPasses passes_;
+  PerLane<std::optional<Trial>> trials_;  // that the lanes of `passes_` are at
+
+  // Plans found whose costs are still to be computed, kLanes at once.
+  std::vector<Trial> plans_;
+  AlignedVector<float> compute_;      // [devices][kLanes], ms
+  AlignedVector<float> output_dims_;  // [devices][kLanes], fp32 numbers a sample
   PlanCost plan_cost_;
 };
 

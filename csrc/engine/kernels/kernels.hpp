@@ -49,6 +49,9 @@ struct Kernels {
   void (*choose)(const Choice<float>& choice, std::int32_t* chosen);
   void (*choose_exactly)(const Choice<double>& choice, std::int32_t* chosen);
 
+  /// sums += addend, `blocks * kBlock` floats.
+  void (*add_row)(float* sums, const float* addend, std::size_t blocks);
+
   /// For each lane sums += addend, `blocks * kBlock` floats each. Where there are weights, `dot` is
   /// the dot product of relu(sums) and them.
   void (*add)(float* const* sums, const float* const* addend, const float* weights,

@@ -254,6 +254,17 @@ template <Size kCount>
   return sum(parts[0]);
 }
 
+void add_row(float* sums, const float* addend, Size blocks) {
+  for (Size at = 0; at < blocks * Kernels::kBlock; at += kPart) {
+    Floats s;
+    Floats a;
+    load(sums + at, s);
+    load(addend + at, a);
+    s += a;
+    store(s, sums + at);
+  }
+}
+
 void add(float* const* sums, const float* const* addend, const float* weights, Size blocks,
          float* dot) {
   constexpr Size kBlockParts = Kernels::kBlock / kPart;
@@ -284,6 +295,7 @@ void add(float* const* sums, const float* const* addend, const float* weights, S
 
 extern const Kernels NEUROSHARD_KERNELS;
 const Kernels NEUROSHARD_KERNELS = {
-    .affine = affine, .choose = choose, .choose_exactly = choose_exactly, .add = add};
+    .affine = affine, .choose = choose, .choose_exactly = choose_exactly,
+    .add_row = add_row, .add = add};
 
 }  // namespace neuroshard
