@@ -7,7 +7,8 @@ namespace neuroshard {
 
 GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
                            const ShardCatalog& catalog)
-    : networks_(networks),
+    : kernels_(kernels()),
+      networks_(networks),
       catalog_(catalog),
       devices_(static_cast<std::size_t>(problem.devices())),
       memory_bytes_(problem.memory_bytes()),
@@ -42,14 +43,15 @@ void GreedyPasses::start_from(std::size_t from, std::size_t to, double output_di
   }
   exact_output_dim_limit_[to] = output_dim_limit;
   output_dim_limit_[to] = static_cast<float>(std::floor(output_dim_limit));
-  running_[to] = true;
+  running_[to] = kept < shards_[to].size();
   clear_devices(to);
-  for (placed_[to] = 0; placed_[to] < kept;) {
-    const Placement placement = placements_[to][placed_[to]];
-    kernels().add_row(sums(to, placement.device),
-                      catalog_.contribution(shards_[to][placed_[to]]),
-                      nowhere_.size() / Kernels::kBlock);
-    record(to, placement);
+  placed_[to] = kept;
+  for (std::size_t position = 0; position < kept; ++position) {
+    const Placement& placement = placements_[to][position];
+    const ShardCatalog::Kind kind = shards_[to][position];
+    kernels_.add_row(sums(to, placement.device), catalog_.contribution(kind),
+                     nowhere_.size() / Kernels::kBlock);
+    load_device(to, placement, catalog_.bytes(kind));
   }
 }
 
@@ -69,8 +71,7 @@ void GreedyPasses::step() {
 void GreedyPasses::device_loads(std::size_t lane, float* compute, float* output_dims) const {
   for (std::size_t i = lane; i < cost_.size(); i += kLanes) {
     compute[i - lane] = used_[i] != 0 ? cost_[i] : networks_.set().empty_cost();
-    output_dims[i - lane] =
-        floats_are_exact_ ? output_dims_[i] : static_cast<float>(exact_output_dims_[i]);
+    output_dims[i - lane] = output_dims_[i];
   }
 }
 
@@ -91,83 +92,83 @@ void GreedyPasses::clear_devices(std::size_t lane) {
 }
 
 void GreedyPasses::choose() {
-  PerLane<double> exactly_added{};
-  PerLane<float> added{};
-  PerLane<std::int64_t> memory_limit{};
-  PerLane<float> rounded_memory_limit{};
   bool memory_matters = false;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (running_[lane]) {
       const ShardCatalog::Kind kind = shards_[lane][placed_[lane]];
-      exactly_added[lane] = catalog_.output_dim(kind);
-      added[lane] = static_cast<float>(exactly_added[lane]);
-      memory_limit[lane] = memory_bytes_ - catalog_.bytes(kind);
-      rounded_memory_limit[lane] = static_cast<float>(memory_limit[lane]);
-      memory_matters |= highest_memory_[lane] > memory_limit[lane];
+      exact_output_dim_[lane] = catalog_.output_dim(kind);
+      output_dim_[lane] = static_cast<float>(exact_output_dim_[lane]);
+      memory_limit_[lane] = memory_bytes_ - catalog_.bytes(kind);
+      rounded_memory_limit_[lane] = static_cast<float>(memory_limit_[lane]);
+      memory_matters |= highest_memory_[lane] > memory_limit_[lane];
     }
   }
   if (floats_are_exact_) {
-    kernels().choose({.devices = devices_,
+    kernels_.choose({.devices = devices_,
                       .cost = cost_.data(),
                       .output_dims = output_dims_.data(),
-                      .added_output_dim = added.data(),
+                      .added_output_dim = output_dim_.data(),
                       .output_dim_limit = output_dim_limit_.data(),
                       .memory = memory_.data(),
-                      .memory_limit = memory_limit.data(),
+                      .memory_limit = memory_limit_.data(),
                       .rounded_memory = rounded_memory_.data(),
-                      .rounded_memory_limit = rounded_memory_limit.data(),
+                      .rounded_memory_limit = rounded_memory_limit_.data(),
                       .memory_matters = memory_matters},
                      chosen_.data());
   } else {
-    kernels().choose_exactly({.devices = devices_,
+    kernels_.choose_exactly({.devices = devices_,
                               .cost = cost_.data(),
                               .output_dims = exact_output_dims_.data(),
-                              .added_output_dim = exactly_added.data(),
+                              .added_output_dim = exact_output_dim_.data(),
                               .output_dim_limit = exact_output_dim_limit_.data(),
                               .memory = memory_.data(),
-                              .memory_limit = memory_limit.data(),
+                              .memory_limit = memory_limit_.data(),
                               .rounded_memory = rounded_memory_.data(),
-                              .rounded_memory_limit = rounded_memory_limit.data(),
+                              .rounded_memory_limit = rounded_memory_limit_.data(),
                               .memory_matters = memory_matters},
                              chosen_.data());
   }
 }
 
 void GreedyPasses::put() {
-  PerLane<float*> to{};
-  PerLane<const float*> contribution{};
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     running_[lane] &= chosen_[lane] >= 0;
-    to[lane] = running_[lane] ? sums(lane, chosen_[lane]) : nowhere_.data();
-    contribution[lane] =
+    sums_of_chosen_[lane] = running_[lane] ? sums(lane, chosen_[lane]) : nowhere_.data();
+    contribution_[lane] =
         running_[lane] ? catalog_.contribution(shards_[lane][placed_[lane]]) : nowhere_.data();
   }
-  PerLane<float> cost{};
-  networks_.set().add(to, contribution, cost, workspace_);
+  networks_.set().add(sums_of_chosen_, contribution_, cost_of_chosen_, workspace_);
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (running_[lane]) {
+      const std::size_t position = placed_[lane];
+      const ShardCatalog::Kind kind = shards_[lane][position];
       const std::size_t i = static_cast<std::size_t>(chosen_[lane]) * kLanes + lane;
-      record(lane, {.device = chosen_[lane],
-                    .cost = cost[lane],
-                    .output_dims = exact_output_dims_[i] +
-                                   catalog_.output_dim(shards_[lane][placed_[lane]])});
+      const double output_dims =
+          floats_are_exact_ ? static_cast<double>(output_dims_[i]) : exact_output_dims_[i];
+      Placement& placement = placements_[lane][position];
+      placement.device = chosen_[lane];
+      placement.cost = cost_of_chosen_[lane];
+      placement.output_dims = output_dims + catalog_.output_dim(kind);
+      load_device(lane, placement, catalog_.bytes(kind));
+      placed_[lane] = position + 1;
+      running_[lane] = position + 1 < shards_[lane].size();
     }
   }
 }
 
-void GreedyPasses::record(std::size_t lane, const Placement& placement) {
+void GreedyPasses::load_device(std::size_t lane, const Placement& placement, std::int64_t bytes) {
   const std::size_t i = static_cast<std::size_t>(placement.device) * kLanes + lane;
-  const std::size_t position = placed_[lane]++;
-  placements_[lane][position] = placement;
+  const std::int64_t memory = memory_[i] + bytes;
   cost_[i] = placement.cost;
-  exact_output_dims_[i] = placement.output_dims;
   output_dims_[i] = static_cast<float>(placement.output_dims);
-  memory_[i] += catalog_.bytes(shards_[lane][position]);
-  rounded_memory_[i] = static_cast<float>(memory_[i]);
+  if (!floats_are_exact_) {
+    exact_output_dims_[i] = placement.output_dims;
+  }
+  memory_[i] = memory;
+  rounded_memory_[i] = static_cast<float>(memory);
   used_[i] = 1;
   highest_output_dims_[lane] = std::max(highest_output_dims_[lane], placement.output_dims);
-  highest_memory_[lane] = std::max(highest_memory_[lane], memory_[i]);
-  running_[lane] = !complete(lane);
+  highest_memory_[lane] = std::max(highest_memory_[lane], memory);
 }
 
 }  // namespace neuroshard

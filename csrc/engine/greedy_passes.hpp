@@ -63,11 +63,12 @@ class GreedyPasses {
   void clear_devices(std::size_t lane);
   void choose();
   void put();
-  void record(std::size_t lane, const Placement& placement);
+  void load_device(std::size_t lane, const Placement& placement, std::int64_t bytes);
   float* sums(std::size_t lane, int device) {
     return sums_.data() + (lane * devices_ + static_cast<std::size_t>(device)) * nowhere_.size();
   }
 
+  const Kernels& kernels_;
   const CostNetworks& networks_;
   const ShardCatalog& catalog_;
   const std::size_t devices_;
@@ -87,7 +88,16 @@ class GreedyPasses {
   PerLane<double> exact_output_dim_limit_{};
   PerLane<double> highest_output_dims_{};
   PerLane<std::int64_t> highest_memory_{};  // of any device, bytes
-  PerLane<std::int32_t> chosen_{};          // device for the next shard, or -1
+
+  // Of the next shard of each lane.
+  PerLane<float> output_dim_{};
+  PerLane<double> exact_output_dim_{};
+  PerLane<std::int64_t> memory_limit_{};  // what a device that takes it may hold already, bytes
+  PerLane<float> rounded_memory_limit_{};
+  PerLane<const float*> contribution_{};
+  PerLane<std::int32_t> chosen_{};     // device for it, or -1
+  PerLane<float*> sums_of_chosen_{};   // of that device
+  PerLane<float> cost_of_chosen_{};    // with the shard, ms
 
   // [devices][kLanes]
   AlignedVector<float> cost_;  // as the pass compares it, ms; 0 where nothing is placed

@@ -82,7 +82,6 @@ struct Best {
   Floats cost = __builtin_inff() + Floats{};
   Ints first = Ints{} - 1;  // of those that cost the same
   Ints last = Ints{} - 1;
-  Ints unsure = {};  // whether rounding hides if a device has the memory
 };
 
 template <bool kMemoryMatters>
@@ -95,10 +94,9 @@ template <bool kMemoryMatters>
   load(choice.output_dims + at, dims);
   cost = dims <= limits.output_dims ? cost : infinity;
   if constexpr (kMemoryMatters) {
-    Floats memory;  // rounding keeps the order: only where two are equal, they may not have been
+    Floats memory;
     load(choice.rounded_memory + at, memory);
-    cost = memory < limits.memory ? cost : infinity;
-    best.unsure = memory == limits.memory ? Ints{} - 1 : best.unsure;
+    cost = memory <= limits.memory ? cost : infinity;
   }
   best.first = cost < best.cost ? device : best.first;
   best.last = cost <= best.cost ? device : best.last;
@@ -146,9 +144,6 @@ template <bool kMemoryMatters>
   if (at < end) {
     consider<kMemoryMatters>(choice, at, limits, device, even);
   }
-  if (any(even.unsure | odd.unsure)) {
-    return false;
-  }
   Ints first = odd.cost < even.cost ? odd.first : even.first;
   Ints last = odd.cost < even.cost ? odd.last : even.last;
   const Ints across = odd.cost == even.cost;
@@ -161,6 +156,13 @@ template <bool kMemoryMatters>
         chosen[part + lane] = least_memory(choice, part + lane, static_cast<Size>(first[lane]),
                                            static_cast<Size>(last[lane]));
       }
+    }
+  }
+  // Rounding keeps the order, so no device that is open was left out. Whether the one chosen is:
+  for (Size lane = part; kMemoryMatters && lane < part + kPart; ++lane) {
+    if (chosen[lane] >= 0 &&
+        choice.memory[static_cast<Size>(chosen[lane]) * kLanes + lane] > choice.memory_limit[lane]) {
+      return false;
     }
   }
   return true;
