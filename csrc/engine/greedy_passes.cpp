@@ -20,7 +20,9 @@ GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
       rounded_memory_(devices_ * kLanes),
       used_(devices_ * kLanes),
       sums_(kLanes * devices_ * networks.set().sums_size()),
-      nowhere_(networks.set().sums_size()) {}
+      nowhere_(networks.set().sums_size()) {
+  contribution_.fill(nowhere_.data());
+}
 
 void GreedyPasses::start(std::size_t lane, std::span<const ShardCatalog::Kind> shards,
                          double output_dim_limit) {
@@ -98,7 +100,9 @@ void GreedyPasses::choose() {
       const ShardCatalog::Kind kind = shards_[lane][placed_[lane]];
       exact_output_dim_[lane] = catalog_.output_dim(kind);
       output_dim_[lane] = static_cast<float>(exact_output_dim_[lane]);
-      memory_limit_[lane] = memory_bytes_ - catalog_.bytes(kind);
+      bytes_[lane] = catalog_.bytes(kind);
+      memory_limit_[lane] = memory_bytes_ - bytes_[lane];
+      contribution_[lane] = catalog_.contribution(kind);
       rounded_memory_limit_[lane] = static_cast<float>(memory_limit_[lane]);
       memory_matters |= highest_memory_[lane] > memory_limit_[lane];
     }
@@ -134,22 +138,19 @@ void GreedyPasses::put() {
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     running_[lane] &= chosen_[lane] >= 0;
     sums_of_chosen_[lane] = running_[lane] ? sums(lane, chosen_[lane]) : nowhere_.data();
-    contribution_[lane] =
-        running_[lane] ? catalog_.contribution(shards_[lane][placed_[lane]]) : nowhere_.data();
   }
   networks_.set().add(sums_of_chosen_, contribution_, cost_of_chosen_, workspace_);
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (running_[lane]) {
       const std::size_t position = placed_[lane];
-      const ShardCatalog::Kind kind = shards_[lane][position];
       const std::size_t i = static_cast<std::size_t>(chosen_[lane]) * kLanes + lane;
       const double output_dims =
           floats_are_exact_ ? static_cast<double>(output_dims_[i]) : exact_output_dims_[i];
       Placement& placement = placements_[lane][position];
       placement.device = chosen_[lane];
       placement.cost = cost_of_chosen_[lane];
-      placement.output_dims = output_dims + catalog_.output_dim(kind);
-      load_device(lane, placement, catalog_.bytes(kind));
+      placement.output_dims = output_dims + exact_output_dim_[lane];
+      load_device(lane, placement, bytes_[lane]);
       placed_[lane] = position + 1;
       running_[lane] = position + 1 < shards_[lane].size();
     }

@@ -90,11 +90,12 @@ class GreedyPasses {
   PerLane<std::int64_t> highest_memory_{};  // of any device, bytes
 
   // Of the next shard of each lane.
+  PerLane<std::int64_t> bytes_{};
   PerLane<float> output_dim_{};
   PerLane<double> exact_output_dim_{};
   PerLane<std::int64_t> memory_limit_{};  // what a device that takes it may hold already, bytes
   PerLane<float> rounded_memory_limit_{};
-  PerLane<const float*> contribution_{};
+  PerLane<const float*> contribution_;
   PerLane<std::int32_t> chosen_{};     // device for it, or -1
   PerLane<float*> sums_of_chosen_{};   // of that device
   PerLane<float> cost_of_chosen_{};    // with the shard, ms
