@@ -1,9 +1,16 @@
 #include "greedy_passes.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
+#include <utility>
 
 namespace neuroshard {
+
+namespace {
+
+constexpr double kSlack = 1e-6;  // of output dims, much more than adding and subtracting them loses
+
+}  // namespace
 
 GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
                            const ShardCatalog& catalog)
@@ -12,16 +19,30 @@ GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
       catalog_(catalog),
       devices_(static_cast<std::size_t>(problem.devices())),
       memory_bytes_(problem.memory_bytes()),
-      floats_are_exact_(problem.output_dims_are_whole()),
+      rounding_is_exact_(problem.output_dims_are_whole()),
       cost_(devices_ * kLanes),
-      output_dims_(devices_ * kLanes),
-      exact_output_dims_(devices_ * kLanes),
-      memory_(devices_ * kLanes),
       rounded_memory_(devices_ * kLanes),
+      rounded_output_dims_(devices_ * kLanes),
+      memory_(devices_ * kLanes),
+      exact_output_dims_(devices_ * kLanes),
       used_(devices_ * kLanes),
       sums_(kLanes * devices_ * networks.set().sums_size()),
       nowhere_(networks.set().sums_size()) {
   contribution_.fill(nowhere_.data());
+}
+
+inline void GreedyPasses::load_device(std::size_t lane, const Placement& placement, std::int64_t bytes) {
+  const std::size_t i = at(lane, placement.device);
+  const std::int64_t memory = memory_[i] + bytes;
+  cost_[i] = placement.cost;
+  memory_[i] = memory;
+  if (!rounding_is_exact_) {
+    exact_output_dims_[i] = placement.output_dims;
+  }
+  rounded_memory_[i] = static_cast<float>(memory);
+  rounded_output_dims_[i] = static_cast<float>(placement.output_dims);
+  used_[i] = 1;
+  highest_output_dims_[lane] = std::max(highest_output_dims_[lane], placement.output_dims);
 }
 
 void GreedyPasses::start(std::size_t lane, std::span<const ShardCatalog::Kind> shards,
@@ -43,8 +64,7 @@ void GreedyPasses::start_from(std::size_t from, std::size_t to, double output_di
     placements_[to].resize(shards_[to].size());
     std::copy(placements, end, placements_[to].begin());
   }
-  exact_output_dim_limit_[to] = output_dim_limit;
-  output_dim_limit_[to] = static_cast<float>(std::floor(output_dim_limit));
+  output_dim_limit_[to] = output_dim_limit;
   running_[to] = kept < shards_[to].size();
   clear_devices(to);
   placed_[to] = kept;
@@ -73,65 +93,73 @@ void GreedyPasses::step() {
 void GreedyPasses::device_loads(std::size_t lane, float* compute, float* output_dims) const {
   for (std::size_t i = lane; i < cost_.size(); i += kLanes) {
     compute[i - lane] = used_[i] != 0 ? cost_[i] : networks_.set().empty_cost();
-    output_dims[i - lane] = output_dims_[i];
+    output_dims[i - lane] = rounded_output_dims_[i];
   }
 }
 
 void GreedyPasses::clear_devices(std::size_t lane) {
   highest_output_dims_[lane] = 0.0;
-  highest_memory_[lane] = 0;
   const std::span<const float> empty = networks_.set().empty_sums();
-  for (std::size_t device = 0; device < devices_; ++device) {
-    const std::size_t i = device * kLanes + lane;
+  for (int device = 0; std::cmp_less(device, devices_); ++device) {
+    const std::size_t i = at(lane, device);
     cost_[i] = 0.0F;
-    output_dims_[i] = 0.0F;
-    exact_output_dims_[i] = 0.0;
-    memory_[i] = 0;
     rounded_memory_[i] = 0.0F;
+    rounded_output_dims_[i] = 0.0F;
+    memory_[i] = 0;
+    exact_output_dims_[i] = 0.0;
     used_[i] = 0;
-    std::copy(empty.begin(), empty.end(), sums(lane, static_cast<int>(device)));
+    std::copy(empty.begin(), empty.end(), sums(lane, device));
   }
 }
 
 void GreedyPasses::choose() {
-  bool memory_matters = false;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (running_[lane]) {
       const ShardCatalog::Kind kind = shards_[lane][placed_[lane]];
-      exact_output_dim_[lane] = catalog_.output_dim(kind);
-      output_dim_[lane] = static_cast<float>(exact_output_dim_[lane]);
       bytes_[lane] = catalog_.bytes(kind);
-      memory_limit_[lane] = memory_bytes_ - bytes_[lane];
+      output_dim_[lane] = catalog_.output_dim(kind);
       contribution_[lane] = catalog_.contribution(kind);
-      rounded_memory_limit_[lane] = static_cast<float>(memory_limit_[lane]);
-      memory_matters |= highest_memory_[lane] > memory_limit_[lane];
+      rounded_memory_limit_[lane] = static_cast<float>(memory_bytes_ - bytes_[lane]);
+      rounded_output_dim_limit_[lane] =
+          static_cast<float>(output_dim_limit_[lane] - output_dim_[lane] + kSlack);
     }
   }
-  if (floats_are_exact_) {
-    kernels_.choose({.devices = devices_,
-                      .cost = cost_.data(),
-                      .output_dims = output_dims_.data(),
-                      .added_output_dim = output_dim_.data(),
-                      .output_dim_limit = output_dim_limit_.data(),
-                      .memory = memory_.data(),
-                      .memory_limit = memory_limit_.data(),
-                      .rounded_memory = rounded_memory_.data(),
-                      .rounded_memory_limit = rounded_memory_limit_.data(),
-                      .memory_matters = memory_matters},
-                     chosen_.data());
-  } else {
-    kernels_.choose_exactly({.devices = devices_,
-                              .cost = cost_.data(),
-                              .output_dims = exact_output_dims_.data(),
-                              .added_output_dim = exact_output_dim_.data(),
-                              .output_dim_limit = exact_output_dim_limit_.data(),
-                              .memory = memory_.data(),
-                              .memory_limit = memory_limit_.data(),
-                              .rounded_memory = rounded_memory_.data(),
-                              .rounded_memory_limit = rounded_memory_limit_.data(),
-                              .memory_matters = memory_matters},
-                             chosen_.data());
+  kernels_.choose({.count = devices_,
+                   .cost = cost_.data(),
+                   .memory = rounded_memory_.data(),
+                   .output_dims = rounded_output_dims_.data()},
+                  rounded_memory_limit_.data(), rounded_output_dim_limit_.data(), first_.data(),
+                  last_.data());
+  // Rounding keeps the order, so no open device was left out. Where the one chosen is not open, or
+  // others cost the same, the exact numbers decide.
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    chosen_[lane] = first_[lane];
+    if (running_[lane] && first_[lane] >= 0) {
+      const bool is_open = open(lane, first_[lane]);
+      const bool tie = first_[lane] != last_[lane] && memory_[at(lane, first_[lane])] > 0;
+      if (!is_open || tie) {
+        chosen_[lane] = is_open ? choose_exactly(lane, first_[lane], last_[lane])
+                                : choose_exactly(lane, 0, static_cast<int>(devices_) - 1);
+      }
+    }
   }
+}
+
+int GreedyPasses::choose_exactly(std::size_t lane, int first, int last) const {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  int best = -1;
+  float best_cost = kInfinity;
+  std::int64_t best_memory = 0;
+  for (int device = first; device <= last; ++device) {
+    const float cost = cost_[at(lane, device)];
+    const std::int64_t memory = memory_[at(lane, device)];
+    if ((cost < best_cost || (cost == best_cost && memory < best_memory)) && open(lane, device)) {
+      best = device;
+      best_cost = cost;
+      best_memory = memory;
+    }
+  }
+  return best;
 }
 
 void GreedyPasses::put() {
@@ -143,33 +171,15 @@ void GreedyPasses::put() {
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (running_[lane]) {
       const std::size_t position = placed_[lane];
-      const std::size_t i = static_cast<std::size_t>(chosen_[lane]) * kLanes + lane;
-      const double output_dims =
-          floats_are_exact_ ? static_cast<double>(output_dims_[i]) : exact_output_dims_[i];
       Placement& placement = placements_[lane][position];
       placement.device = chosen_[lane];
       placement.cost = cost_of_chosen_[lane];
-      placement.output_dims = output_dims + exact_output_dim_[lane];
+      placement.output_dims = output_dims(at(lane, chosen_[lane])) + output_dim_[lane];
       load_device(lane, placement, bytes_[lane]);
       placed_[lane] = position + 1;
       running_[lane] = position + 1 < shards_[lane].size();
     }
   }
-}
-
-void GreedyPasses::load_device(std::size_t lane, const Placement& placement, std::int64_t bytes) {
-  const std::size_t i = static_cast<std::size_t>(placement.device) * kLanes + lane;
-  const std::int64_t memory = memory_[i] + bytes;
-  cost_[i] = placement.cost;
-  output_dims_[i] = static_cast<float>(placement.output_dims);
-  if (!floats_are_exact_) {
-    exact_output_dims_[i] = placement.output_dims;
-  }
-  memory_[i] = memory;
-  rounded_memory_[i] = static_cast<float>(memory);
-  used_[i] = 1;
-  highest_output_dims_[lane] = std::max(highest_output_dims_[lane], placement.output_dims);
-  highest_memory_[lane] = std::max(highest_memory_[lane], memory);
 }
 
 }  // namespace neuroshard

@@ -21,7 +21,7 @@ namespace neuroshard {
 /// passes do not, and vector registers take them together. One object serves one thread.
 class GreedyPasses {
  public:
-  /// Keeps references to all three.
+  /// Keeps references to networks and catalog.
   GreedyPasses(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog);
 
   /// Starts a pass in a lane: shards in the order in which they are placed, and the limit.
@@ -62,8 +62,20 @@ class GreedyPasses {
 
   void clear_devices(std::size_t lane);
   void choose();
+  int choose_exactly(std::size_t lane, int first, int last) const;
+  bool open(std::size_t lane, int device) const {
+    const std::size_t i = at(lane, device);
+    return memory_[i] <= memory_bytes_ - bytes_[lane] &&
+           output_dims(i) + output_dim_[lane] <= output_dim_limit_[lane];
+  }
   void put();
   void load_device(std::size_t lane, const Placement& placement, std::int64_t bytes);
+  double output_dims(std::size_t i) const {
+    return rounding_is_exact_ ? static_cast<double>(rounded_output_dims_[i]) : exact_output_dims_[i];
+  }
+  static std::size_t at(std::size_t lane, int device) {
+    return static_cast<std::size_t>(device) * kLanes + lane;
+  }
   float* sums(std::size_t lane, int device) {
     return sums_.data() + (lane * devices_ + static_cast<std::size_t>(device)) * nowhere_.size();
   }
@@ -73,42 +85,38 @@ class GreedyPasses {
   const ShardCatalog& catalog_;
   const std::size_t devices_;
   const std::int64_t memory_bytes_;  // of a device
+  const bool rounding_is_exact_;     // of output dims, as it is where all are whole numbers
   SetNetwork::Workspace workspace_;
-
-  // Whether all sums of output dims are exact in fp32, as those of pooled tables are. Where they are
-  // not, those in double decide.
-  const bool floats_are_exact_;
 
   // Of each lane.
   PerLane<std::span<const ShardCatalog::Kind>> shards_;
   PerLane<std::vector<Placement>> placements_;  // of each shard, in order
   PerLane<std::size_t> placed_{};               // how many of them there are already
   PerLane<bool> running_{};
-  PerLane<float> output_dim_limit_{};  // as far as whole numbers go
-  PerLane<double> exact_output_dim_limit_{};
+  PerLane<double> output_dim_limit_{};
   PerLane<double> highest_output_dims_{};
-  PerLane<std::int64_t> highest_memory_{};  // of any device, bytes
 
   // Of the next shard of each lane.
   PerLane<std::int64_t> bytes_{};
-  PerLane<float> output_dim_{};
-  PerLane<double> exact_output_dim_{};
-  PerLane<std::int64_t> memory_limit_{};  // what a device that takes it may hold already, bytes
-  PerLane<float> rounded_memory_limit_{};
+  PerLane<double> output_dim_{};
   PerLane<const float*> contribution_;
-  PerLane<std::int32_t> chosen_{};     // device for it, or -1
-  PerLane<float*> sums_of_chosen_{};   // of that device
-  PerLane<float> cost_of_chosen_{};    // with the shard, ms
+  PerLane<float> rounded_memory_limit_{};  // of what a device that takes it holds already
+  PerLane<float> rounded_output_dim_limit_{};
+  PerLane<std::int32_t> first_{};  // device of the lowest cost, as far as rounding tells
+  PerLane<std::int32_t> last_{};
+  PerLane<std::int32_t> chosen_{};  // device for it, or -1
+  PerLane<float*> sums_of_chosen_{};
+  PerLane<float> cost_of_chosen_{};  // with the shard, ms
 
   // [devices][kLanes]
   AlignedVector<float> cost_;  // as the pass compares it, ms; 0 where nothing is placed
-  AlignedVector<float> output_dims_;
-  AlignedVector<double> exact_output_dims_;
-  AlignedVector<std::int64_t> memory_;
   AlignedVector<float> rounded_memory_;
+  AlignedVector<float> rounded_output_dims_;
+  AlignedVector<std::int64_t> memory_;       // bytes
+  AlignedVector<double> exact_output_dims_;  // where rounding changes them
   AlignedVector<std::uint8_t> used_;  // whether anything is placed
 
-  AlignedVector<float> sums_;     // [kLanes][devices][sums of the set network]
+  AlignedVector<float> sums_;     // of the set network, [kLanes][devices][its size]
   AlignedVector<float> nowhere_;  // sums for lanes that place nothing
 };
 

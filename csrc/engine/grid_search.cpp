@@ -9,6 +9,17 @@ namespace {
 
 constexpr std::size_t kStepsPerCheck = 256;  // of the interrupt
 
+/// Limits on the output dim of a device, by step.
+std::vector<double> grid(const Problem& problem, int steps) {
+  const double mean = problem.total_output_dim() / problem.devices();
+  std::vector<double> limits;
+  for (int step = 0; step < steps; ++step) {
+    const double factor = steps == 1 ? 1.0 : 1.0 + step * (0.5 / (steps - 1));
+    limits.push_back(factor * mean);
+  }
+  return limits;
+}
+
 }  // namespace
 
 bool placed_before(const ShardCatalog& catalog, std::span<const ShardCatalog::Kind> shards, int a,
@@ -29,17 +40,12 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
 
 GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
                        const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt)
-    : interrupt_(interrupt),
+    : output_dim_limits_(grid(problem, grid_steps)),
+      interrupt_(interrupt),
       passes_(networks, problem, catalog),
       compute_(static_cast<std::size_t>(problem.devices()) * kLanes),
       output_dims_(static_cast<std::size_t>(problem.devices()) * kLanes),
-      plan_cost_(networks, problem.devices()) {
-  const double mean_output_dim = problem.total_output_dim() / problem.devices();
-  for (int step = 0; step < grid_steps; ++step) {
-    const double factor = grid_steps == 1 ? 1.0 : 1.0 + step * (0.5 / (grid_steps - 1));
-    output_dim_limits_.push_back(factor * mean_output_dim);
-  }
-}
+      plan_cost_(networks, problem.devices()) {}
 
 void GridSearch::run(std::span<const Shards> tasks, const NextTask& next_task,
                      std::span<Result> results) {

@@ -23,31 +23,22 @@ struct Kernels {
   static constexpr std::size_t kTile = 4;    // outputs that `affine` computes together
   static constexpr std::size_t kBlock = 16;  // floats that `add` handles together
 
-  /// The devices of kLanes greedy passes, and what the next shard of each pass asks of them.
-  template <typename Dim>
-  struct Choice {
-    std::size_t devices;
-    const float* cost;                  // [devices][kLanes], ms
-    const Dim* output_dims;             // [devices][kLanes], fp32 numbers a sample
-    const Dim* added_output_dim;        // [kLanes]; with it output_dims ...
-    const Dim* output_dim_limit;        // [kLanes] ... must not exceed this
-    const std::int64_t* memory;         // [devices][kLanes], bytes
-    const std::int64_t* memory_limit;   // [kLanes], what memory must not exceed
-    const float* rounded_memory;        // the same in fp32
-    const float* rounded_memory_limit;  // the same in fp32
-    bool memory_matters;                // whether the memory of any device exceeds its limit
-  };
-
   /// output = weights * input + bias; `input` is [inputs][kLanes], `output` [tiles * kTile][kLanes],
   /// `weights` [tiles][inputs][kTile].
   void (*affine)(const float* weights, const float* bias, const float* input, float* output,
                  std::size_t inputs, std::size_t tiles);
 
-  /// For each lane the open device with the lowest cost, of these the one with the least memory in
-  /// use, of these the first; -1 where none is open.
-  /// Output dims that fp32 cannot tell apart exactly are doubles.
-  void (*choose)(const Choice<float>& choice, std::int32_t* chosen);
-  void (*choose_exactly)(const Choice<double>& choice, std::int32_t* chosen);
+  struct Devices {
+    std::size_t count;
+    const float* cost;         // [count][kLanes]
+    const float* memory;       // [count][kLanes]
+    const float* output_dims;  // [count][kLanes]
+  };
+
+  /// For each lane the first and the last device of the lowest cost, of those whose memory and output
+  /// dims do not exceed the limits of the lane; -1 where there is none.
+  void (*choose)(const Devices& devices, const float* memory_limit, const float* output_dim_limit,
+                 std::int32_t* first, std::int32_t* last);
 
   /// sums += addend, `blocks * kBlock` floats.
   void (*add_row)(float* sums, const float* addend, std::size_t blocks);
