@@ -1,5 +1,5 @@
-// How long does the engine take to plan? Plans a captured problem again and again, with no Python in
-// the process.
+// How long does the engine take to plan? Plans a captured problem again and again, with no Python
+// in the process.
 
 #include <sys/resource.h>
 
@@ -124,7 +124,7 @@ void run(const Options& options) {
   std::cout << capture.problem.tables() << " tables on " << capture.problem.devices()
             << " devices, " << isa() << ": median " << times[times.size() / 2] << " ms, min "
             << times.front() << " ms";
-  if (plan) {
+  if (plan && capture.answer) {
     std::cout << "; cost " << plan->cost << " captured " << capture.answer->cost;
   }
   std::cout << "\n";

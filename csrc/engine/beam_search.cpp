@@ -149,8 +149,9 @@ std::vector<GridSearch::Result> BeamSearch::score(
 }
 
 std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> extensions) const {
-  std::stable_sort(extensions.begin(), extensions.end(),
-                   [](const Extension& a, const Extension& b) { return a.result.cost < b.result.cost; });
+  std::stable_sort(
+      extensions.begin(), extensions.end(),
+      [](const Extension& a, const Extension& b) { return a.result.cost < b.result.cost; });
   extensions.resize(std::min(extensions.size(), static_cast<std::size_t>(options_.beam_width)));
   std::vector<Sequence> best;
   best.reserve(extensions.size());

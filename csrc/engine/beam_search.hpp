@@ -37,7 +37,7 @@ class BeamSearch {
   struct Sequence {
     std::vector<std::int64_t> splits;
     std::vector<Kind> shards;
-    std::vector<int> order;  // indices into `shards` as a greedy pass takes them
+    std::vector<int> order;     // indices into `shards` as a greedy pass takes them
     GridSearch::Result result;  // of the table-wise search
 
     std::vector<Kind> ordered_shards() const;
@@ -45,8 +45,8 @@ class BeamSearch {
 
   /// A kept sequence and one more split.
   struct Extension {
-    const Sequence* parent;
-    int shard;  // index into the parent's shards
+    const Sequence* parent = nullptr;
+    int shard = 0;              // index into the parent's shards
     GridSearch::Result result;  // of the table-wise search
   };
 

@@ -68,7 +68,8 @@ class Reader {
   T number() {
     static_assert(std::is_arithmetic_v<T>);
     T value{};
-    std::memcpy(&value, take(1, sizeof(T)).data(), sizeof(T));
+    const std::string_view bytes = take(1, sizeof(T));
+    bytes.copy(reinterpret_cast<char*>(&value), bytes.size());
     return value;
   }
 
@@ -254,7 +255,8 @@ Capture read_capture(std::string_view bytes) {
   std::map<int, Network> backwards;
   forwards.emplace(problem.devices(), std::move(forward));
   backwards.emplace(problem.devices(), std::move(backward));
-  return {.networks = CostNetworks(std::move(table), std::move(set), std::move(forwards), std::move(backwards)),
+  return {.networks = CostNetworks(std::move(table), std::move(set), std::move(forwards),
+                                   std::move(backwards)),
           .problem = std::move(problem),
           .options = options,
           .answer = std::move(answer)};

@@ -17,7 +17,7 @@ namespace neuroshard {
 struct Capture {
   /// Nothing if no plan was found.
   struct Answer {
-    double cost;  // ms
+    double cost = 0.0;  // ms
     std::vector<std::int64_t> column_splits;
     Placement placement;
   };

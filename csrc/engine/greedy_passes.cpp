@@ -8,7 +8,8 @@ namespace neuroshard {
 
 namespace {
 
-constexpr double kSlack = 1e-6;  // of output dims, much more than adding and subtracting them loses
+// Much more than double precision loses in adding and subtracting output dims.
+constexpr double kSlack = 1e-12;
 
 }  // namespace
 
@@ -31,7 +32,8 @@ GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
   contribution_.fill(nowhere_.data());
 }
 
-inline void GreedyPasses::load_device(std::size_t lane, const Placement& placement, std::int64_t bytes) {
+inline void GreedyPasses::load_device(std::size_t lane, const Placement& placement,
+                                      std::int64_t bytes) {
   const std::size_t i = at(lane, placement.device);
   const std::int64_t memory = memory_[i] + bytes;
   cost_[i] = placement.cost;
@@ -79,6 +81,7 @@ void GreedyPasses::start_from(std::size_t from, std::size_t to, double output_di
 
 std::vector<int> GreedyPasses::devices(std::size_t lane) const {
   std::vector<int> devices;
+  devices.reserve(placed_[lane]);
   for (std::size_t position = 0; position < placed_[lane]; ++position) {
     devices.push_back(placements_[lane][position].device);
   }
@@ -121,7 +124,7 @@ void GreedyPasses::choose() {
       contribution_[lane] = catalog_.contribution(kind);
       rounded_memory_limit_[lane] = static_cast<float>(memory_bytes_ - bytes_[lane]);
       rounded_output_dim_limit_[lane] =
-          static_cast<float>(output_dim_limit_[lane] - output_dim_[lane] + kSlack);
+          static_cast<float>(output_dim_limit_[lane] * (1.0 + kSlack) - output_dim_[lane]);
     }
   }
   kernels_.choose({.count = devices_,

@@ -14,8 +14,8 @@
 namespace neuroshard {
 
 /// Greedy passes: each places shards one after the other, every one on the device whose predicted
-/// compute cost is lowest so far. A device takes a shard if the shard fits in its memory and the sum
-/// of its output dims stays within a limit.
+/// compute cost is lowest so far. A device takes a shard if the shard fits in its memory and the
+/// sum of its output dims stays within a limit.
 ///
 /// kLanes passes run side by side: the steps of one pass wait for each other, those of different
 /// passes do not, and vector registers take them together. One object serves one thread.
@@ -27,8 +27,8 @@ class GreedyPasses {
   /// Starts a pass in a lane: shards in the order in which they are placed, and the limit.
   void start(std::size_t lane, std::span<const ShardCatalog::Kind> shards, double output_dim_limit);
 
-  /// Starts the pass of lane `from` in lane `to`, which may be the same, under a lower limit. What is
-  /// placed stays as far as the devices chosen were open under that limit: they were the best of
+  /// Starts the pass of lane `from` in lane `to`, which may be the same, under a lower limit. What
+  /// is placed stays as far as the devices chosen were open under that limit: they were the best of
   /// more, so they are the best.
   void start_from(std::size_t from, std::size_t to, double output_dim_limit);
 
@@ -49,8 +49,8 @@ class GreedyPasses {
   double highest_output_dims(std::size_t lane) const { return highest_output_dims_[lane]; }
 
   /// Writes the compute cost, in ms, and the sum of output dims, in fp32 numbers a sample, of each
-  /// device of a lane, one every kLanes floats. Where nothing is placed the cost is what the network
-  /// gives for nothing, not 0.
+  /// device of a lane, one every kLanes floats. Where nothing is placed the cost is what the
+  /// network gives for nothing, not 0.
   void device_loads(std::size_t lane, float* compute, float* output_dims) const;
 
  private:
@@ -71,7 +71,8 @@ class GreedyPasses {
   void put();
   void load_device(std::size_t lane, const Placement& placement, std::int64_t bytes);
   double output_dims(std::size_t i) const {
-    return rounding_is_exact_ ? static_cast<double>(rounded_output_dims_[i]) : exact_output_dims_[i];
+    return rounding_is_exact_ ? static_cast<double>(rounded_output_dims_[i])
+                              : exact_output_dims_[i];
   }
   static std::size_t at(std::size_t lane, int device) {
     return static_cast<std::size_t>(device) * kLanes + lane;
@@ -99,7 +100,7 @@ class GreedyPasses {
   // Of the next shard of each lane.
   PerLane<std::int64_t> bytes_{};
   PerLane<double> output_dim_{};
-  PerLane<const float*> contribution_;
+  PerLane<const float*> contribution_{};
   PerLane<float> rounded_memory_limit_{};  // of what a device that takes it holds already
   PerLane<float> rounded_output_dim_limit_{};
   PerLane<std::int32_t> first_{};  // device of the lowest cost, as far as rounding tells
@@ -114,7 +115,7 @@ class GreedyPasses {
   AlignedVector<float> rounded_output_dims_;
   AlignedVector<std::int64_t> memory_;       // bytes
   AlignedVector<double> exact_output_dims_;  // where rounding changes them
-  AlignedVector<std::uint8_t> used_;  // whether anything is placed
+  AlignedVector<std::uint8_t> used_;         // whether anything is placed
 
   AlignedVector<float> sums_;     // of the set network, [kLanes][devices][its size]
   AlignedVector<float> nowhere_;  // sums for lanes that place nothing

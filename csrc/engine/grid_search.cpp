@@ -59,7 +59,7 @@ void GridSearch::run(std::span<const Shards> tasks, const NextTask& next_task,
     }
     passes_.step();
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      if (trials_[lane] && !passes_.running(lane) && !go_on(lane, results)) {
+      if (trials_[lane].under_way && !passes_.running(lane) && !go_on(lane, results)) {
         busy -= begin(lane, tasks, next_task) || share(lane) ? 0 : 1;
       }
     }
@@ -68,24 +68,25 @@ void GridSearch::run(std::span<const Shards> tasks, const NextTask& next_task,
 }
 
 bool GridSearch::begin(std::size_t lane, std::span<const Shards> tasks, const NextTask& next_task) {
-  trials_[lane].reset();
+  trials_[lane] = {};
   if (const std::optional<std::size_t> task = next_task()) {
     const std::size_t step = output_dim_limits_.size() - 1;
-    trials_[lane] = {.task = *task, .step = step, .last = 0};
+    trials_[lane] = {.task = *task, .step = step, .last = 0, .under_way = true};
     passes_.start(lane, tasks[*task], output_dim_limits_[step]);
   }
-  return trials_[lane].has_value();
+  return trials_[lane].under_way;
 }
 
 bool GridSearch::go_on(std::size_t lane, std::span<Result> results) {
-  Trial& trial = *trials_[lane];
+  Trial& trial = trials_[lane];
   // Under limits down to that which the pass came to, it would have been the same.
   while (trial.step > trial.last &&
          output_dim_limits_[trial.step - 1] >= passes_.highest_output_dims(lane)) {
     --trial.step;
   }
   if (passes_.complete(lane)) {
-    passes_.device_loads(lane, compute_.data() + plans_.size(), output_dims_.data() + plans_.size());
+    passes_.device_loads(lane, compute_.data() + plans_.size(),
+                         output_dims_.data() + plans_.size());
     plans_.push_back(trial);
     if (plans_.size() == kLanes) {
       evaluate_plans(results);
@@ -100,19 +101,16 @@ bool GridSearch::go_on(std::size_t lane, std::span<Result> results) {
 }
 
 bool GridSearch::share(std::size_t lane) {
-  const auto left = [](const std::optional<Trial>& trial) {
-    return trial ? trial->step - trial->last : 0;
-  };
-  const auto most = std::max_element(trials_.begin(), trials_.end(), [&](const auto& a, const auto& b) {
-    return left(a) < left(b);
-  });
+  const auto left = [](const Trial& trial) { return trial.step - trial.last; };
+  Trial* const most =
+      std::max_element(trials_.begin(), trials_.end(),
+                       [&](const Trial& a, const Trial& b) { return left(a) < left(b); });
   if (left(*most) == 0) {
     return false;
   }
-  Trial& other = **most;
-  const std::size_t step = other.last + (other.step - other.last - 1) / 2;
-  trials_[lane] = {.task = other.task, .step = step, .last = other.last};
-  other.last = step + 1;
+  const std::size_t step = most->last + (left(*most) - 1) / 2;
+  trials_[lane] = {.task = most->task, .step = step, .last = most->last, .under_way = true};
+  most->last = step + 1;
   passes_.start_from(static_cast<std::size_t>(most - trials_.begin()), lane,
                      output_dim_limits_[step]);
   return true;

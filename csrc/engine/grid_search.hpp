@@ -52,9 +52,10 @@ class GridSearch {
 
  private:
   struct Trial {
-    std::size_t task;
-    std::size_t step;  // the lowest one that gives the same plan
-    std::size_t last;  // step that the lane shall try, of those below
+    std::size_t task = 0;
+    std::size_t step = 0;  // the lowest one that gives the same plan
+    std::size_t last = 0;  // step that the lane shall try, of those below
+    bool under_way = false;
   };
 
   /// Starts the next task in a lane, at the highest limit; false if there is none.
@@ -73,7 +74,7 @@ class GridSearch {
   std::vector<double> output_dim_limits_;  // by step, ascending; fp32 numbers a sample
   Interrupt& interrupt_;
   GreedyPasses passes_;
-  PerLane<std::optional<Trial>> trials_;  // that the lanes of `passes_` are at
+  PerLane<Trial> trials_;  // that the lanes of `passes_` are at
 
   // Plans found whose costs are still to be computed, kLanes at once.
   std::vector<Trial> plans_;

@@ -28,8 +28,8 @@ class PlanCost {
  private:
   const CostNetworks::Communication& networks_;
   Network::Workspace workspace_;
-  AlignedVector<float> input_;     // [output dims of the devices, start times of the devices][kLanes]
-  AlignedVector<double> busy_;     // compute + backward, [devices][kLanes]
+  AlignedVector<float> input_;  // [output dims of the devices, start times of the devices][kLanes]
+  AlignedVector<double> busy_;  // compute + backward, [devices][kLanes]
   AlignedVector<float> forward_;   // [devices][kLanes]
   AlignedVector<float> backward_;  // [devices][kLanes]
 };

@@ -96,7 +96,8 @@ bool Problem::output_dims_are_whole() const {
   constexpr double kWholeInFloat = 1 << 24;
   return total_output_dim_ <= kWholeInFloat &&
          std::all_of(tables_.output_widths.begin(), tables_.output_widths.end(), [](double width) {
-           return std::trunc(static_cast<double>(kColumns) * width) == static_cast<double>(kColumns) * width;  // of the narrowest shard
+           return std::trunc(static_cast<double>(kColumns) * width) ==
+                  static_cast<double>(kColumns) * width;  // of the narrowest shard
          });
 }
 

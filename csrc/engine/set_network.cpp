@@ -78,7 +78,8 @@ void SetNetwork::add(const PerLane<float*>& sums, const PerLane<const float*>& c
     }
   }
   relu(workspace.activation_.data(), workspace.activation_.size());
-  std::copy_n(rest_->evaluate(workspace.activation_.data(), workspace.network_), kLanes, cost.begin());
+  std::copy_n(rest_->evaluate(workspace.activation_.data(), workspace.network_), kLanes,
+              cost.begin());
 }
 
 }  // namespace neuroshard

@@ -23,8 +23,8 @@ struct Kernels {
   static constexpr std::size_t kTile = 4;    // outputs that `affine` computes together
   static constexpr std::size_t kBlock = 16;  // floats that `add` handles together
 
-  /// output = weights * input + bias; `input` is [inputs][kLanes], `output` [tiles * kTile][kLanes],
-  /// `weights` [tiles][inputs][kTile].
+  /// output = weights * input + bias; `input` is [inputs][kLanes], `output` [tiles *
+  /// kTile][kLanes], `weights` [tiles][inputs][kTile].
   void (*affine)(const float* weights, const float* bias, const float* input, float* output,
                  std::size_t inputs, std::size_t tiles);
 
@@ -35,8 +35,8 @@ struct Kernels {
     const float* output_dims;  // [count][kLanes]
   };
 
-  /// For each lane the first and the last device of the lowest cost, of those whose memory and output
-  /// dims do not exceed the limits of the lane; -1 where there is none.
+  /// For each lane the first and the last device of the lowest cost, of those whose memory and
+  /// output dims do not exceed the limits of the lane; -1 where there is none.
   void (*choose)(const Devices& devices, const float* memory_limit, const float* output_dim_limit,
                  std::int32_t* first, std::int32_t* last);
 

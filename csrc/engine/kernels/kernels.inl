@@ -188,7 +188,6 @@ void add(float* const* sums, const float* const* addend, const float* weights, S
 
 extern const Kernels NEUROSHARD_KERNELS;
 const Kernels NEUROSHARD_KERNELS = {
-    .affine = affine, .choose = choose,
-    .add_row = add_row, .add = add};
+    .affine = affine, .choose = choose, .add_row = add_row, .add = add};
 
 }  // namespace neuroshard
