@@ -69,7 +69,6 @@ lint: $(VENV)/.everything
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp')
 	$(CMAKE) --preset default --log-level=WARNING
 	$(CMAKE) --build --preset default
-	build/default/neuroshard-bench --tables 20 --devices 4 --repeat 1
 	$(CMAKE) --preset tidy $(FOR_PYTHON) --log-level=WARNING
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/run-clang-tidy.py -quiet -p build/tidy -j 2 'csrc/|src/' >build/tidy/report.txt 2>&1 \
 	    || { cat build/tidy/report.txt; exit 1; }
