@@ -10,10 +10,12 @@ import numpy.typing as npt
 from neuroshard_fast.reuse import HISTOGRAM_BINS
 from neuroshard_fast.tables import EmbeddingTable, OutputDtype, TableSet
 
-PUBLISHED_FEATURES: tuple[str, ...] = tuple(
-    sorted([f"bin_{k}" for k in range(HISTOGRAM_BINS)] + ["dim", "pooling_factor", "row"])
-)
+_NAMES = [*(f"bin_{k}" for k in range(HISTOGRAM_BINS)), "dim", "pooling_factor", "row"]
+
+PUBLISHED_FEATURES: tuple[str, ...] = tuple(sorted(_NAMES))
 """Names of the published compute features, in the order in which they sort as strings."""
+
+_PUBLISHED_ORDER = [_NAMES.index(name) for name in PUBLISHED_FEATURES]
 
 DIM_COLUMN = PUBLISHED_FEATURES.index("dim")
 
@@ -23,14 +25,16 @@ OUTPUT_BYTES: dict[OutputDtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 def compute_features(tables: TableSet, batch_size: int) -> npt.NDArray[np.float32]:
     """Features of the unsplit tables, shape [tables, 20], columns as in PUBLISHED_FEATURES."""
-    histograms = np.array([table.histogram(batch_size) for table in tables])
-    columns: dict[str, npt.NDArray[np.float64]] = {
-        f"bin_{k}": histograms[:, k] for k in range(HISTOGRAM_BINS)
-    }
-    columns["dim"] = np.array([table.embedding_dim for table in tables], float)
-    columns["pooling_factor"] = np.array([table.pooling_factor for table in tables])
-    columns["row"] = np.array([table.num_embeddings for table in tables], float)
-    return np.stack([columns[name] for name in PUBLISHED_FEATURES], axis=1).astype(np.float32)
+    rows = [
+        (
+            *table.histogram(batch_size),
+            table.embedding_dim,
+            table.pooling_factor,
+            table.num_embeddings,
+        )
+        for table in tables
+    ]
+    return np.array(rows, float)[:, _PUBLISHED_ORDER].astype(np.float32)
 
 
 def output_width(table: EmbeddingTable) -> float:

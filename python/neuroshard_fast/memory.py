@@ -5,7 +5,7 @@ Source: ``SplitTableBatchedEmbeddingBagsCodegen`` of fbgemm-gpu 1.8; a test comp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from neuroshard_fast.tables import DataType, EmbeddingTable, Optimizer
 
@@ -27,8 +27,7 @@ _STATE_BYTES_PER_ROW: dict[Optimizer, int] = {
 }
 
 
-@dataclass(frozen=True)
-class ShardMemory:
+class ShardMemory(NamedTuple):
     """Memory of a shard of ``width`` columns: ``per_column * width + fixed`` bytes.
 
     The fixed part is in every shard of a table, so splitting a table costs memory.

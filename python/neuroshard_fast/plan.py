@@ -17,7 +17,7 @@ from neuroshard_fast.tables import MAX_DIM, EmbeddingTable, TableSet
 Source = Literal["measured", "simulated", "imported"]
 
 
-class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Columns ``column_offset`` … ``column_offset + width - 1`` of a table, on one device."""
 
     table: str

@@ -167,11 +167,11 @@ def _poisson_cdf(mean: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         total += term
         if count & (count - 1) == 0:
             result[:, count.bit_length() - 1] = total
-    for column, edge in enumerate(_UPPER_EDGES):
-        if edge > _EXACT_EDGE:
-            ninth = 1.0 / (9.0 * (edge + 1.0))
-            z = (np.cbrt(mean / (edge + 1.0)) - 1.0 + ninth) / math.sqrt(ninth)
-            result[:, column] = 1.0 - _normal_cdf(z)
+    above = _UPPER_EDGES > _EXACT_EDGE
+    edges = _UPPER_EDGES[above] + 1.0
+    ninth = 1.0 / (9.0 * edges)
+    z = (np.cbrt(mean[:, None] / edges) - 1.0 + ninth) / np.sqrt(ninth)
+    result[:, above] = 1.0 - _normal_cdf(z)
     return np.minimum(result, 1.0)
 
 
