@@ -148,3 +148,28 @@ def greedy_baseline(problem: Problem, key: npt.ArrayLike) -> list[list[int]]:
 
 def random_placement(problem: Problem, seed: int) -> list[list[int]] | None:
     """A random placement of the unsplit tables within the caps, or None if many tries find none."""
+
+def write_capture(
+    networks: CostNetworks,
+    problem: Problem,
+    plan: Plan | None,
+    *,
+    beam_width: int = 3,
+    candidates: int = 10,
+    max_splits: int = 10,
+    grid_steps: int = 11,
+    threads: int = 1,
+) -> bytes:
+    """A call of :func:`search` and what it returned, as a file for ``neuroshard-bench``."""
+
+def isa() -> str:
+    """The instruction set in use: "avx512", "avx2", "neon" or "portable"; all give the same answers."""
+
+def supported_isas() -> list[str]:
+    """The instruction sets that can be used here, the widest first."""
+
+def use_isa(name: str) -> None:
+    """Use a supported instruction set, for tests and benchmarks. ValueError for any other name.
+
+    Not while another thread plans.
+    """

@@ -119,20 +119,23 @@ def load(path: str | os.PathLike[str], type_: type[T]) -> T:
 
 def encode(value: Any) -> bytes:
     """``value`` as JSON."""
-    return msgspec.json.encode(value, enc_hook=_plain)
+    return msgspec.json.encode(value, enc_hook=plain)
 
 
 def save(path: str | os.PathLike[str], value: Any) -> None:
     """Write ``value`` as YAML or JSON, chosen by the name of ``path``, atomically."""
     if as_path(path).suffix.lower() in YAML_SUFFIXES:
-        data = msgspec.yaml.encode(value, enc_hook=_plain)
+        data = msgspec.yaml.encode(value, enc_hook=plain)
     else:
         data = msgspec.json.format(encode(value), indent=1) + b"\n"
     write_atomically(path, data)
 
 
-def _plain(number: object) -> int | float:
-    """What the checks take for a number may be one of numpy's."""
+def plain(number: object) -> int | float:
+    """``number`` as one of Python's: what the checks take for a number may be one of numpy's.
+
+    It is the ``enc_hook`` of msgspec for the types of this package.
+    """
     if isinstance(number, Integral):
         return int(number)
     if isinstance(number, Real):

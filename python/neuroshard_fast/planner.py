@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypedDict
 
+import msgspec
 import numpy as np
 
-from neuroshard_fast import _core
+from neuroshard_fast import _core, config
+from neuroshard_fast.answers import Answer, Answers, question_key
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InfeasiblePlanError, InputError
@@ -42,8 +46,30 @@ class SearchOutcome:
     result: _core.Plan | None
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A call of :meth:`Planner.plan` and its answer."""
+
+    tables: TableSet
+    cluster: Cluster
+    options: SearchOptions
+    answer: Answer
+
+
+class _LastCall(threading.local):
+    """The last call in each thread; None where there was none, or it ended in an InputError."""
+
+    call: _Call | None = None
+
+
 class Planner:
     """Plans table sets with one set of cost models; may be used from several threads.
+
+    A planner keeps its last answers, bounded in number and memory (:mod:`neuroshard_fast.answers`):
+    asked the same again, tables, cluster and options being equal by value, it answers without a
+    search. Where any table differs the search starts from nothing. What stays then are the networks
+    as the engine takes them and, for all planners of a process, the assumed histograms of tables
+    without a measured one. docs/performance.md has figures.
 
     cost_models: loaded models, the name of shipped ones, or a file.
     """
@@ -51,36 +77,63 @@ class Planner:
     def __init__(self, cost_models: CostModels | str | os.PathLike[str] = DEFAULT_COST_MODELS):
         if not isinstance(cost_models, CostModels):
             cost_models = CostModels.load(cost_models)
-        self.cost_models = cost_models
+        self._cost_models = cost_models
+        self._answers = Answers()
+        self._last = _LastCall()
+
+    @property
+    def cost_models(self) -> CostModels:
+        """What the plans are made with; fixed, since the kept answers are theirs."""
+        return self._cost_models
 
     def plan(
         self, tables: TableSet, cluster: Cluster, options: SearchOptions | None = None
     ) -> ShardingPlan:
-        """The plan that the search finds cheapest.
+        """The plan that the search finds cheapest; its ``planning_ms`` is the time of this call.
 
         InputError where the cost models do not fit the cluster; InfeasiblePlanError where no plan
         keeps the memory caps.
         """
         started = time.perf_counter()
         options = options or SearchOptions()
-        problem = self.problem(tables, cluster, options)
-        batch_size = self._batch_size(cluster)
-        outcome = self.search(tables, problem, options)
-        if outcome.result is None:
-            raise InfeasiblePlanError(_why_infeasible(tables, cluster, options))
+        self._last.call = None
+        _check_types(tables, cluster, options)
+        key = question_key(tables, cluster, options)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answer(tables, cluster, options)
+            self._answers.keep(key, answer)
+        self._last.call = _Call(tables, cluster, options, answer)
+        if answer.plan is None:
+            raise InfeasiblePlanError(answer.why_none)
         planning_ms = (time.perf_counter() - started) * 1e3
-        return self._describe(
-            tables, cluster, options, batch_size, problem, outcome.result, planning_ms
+        return msgspec.structs.replace(answer.plan, planning_ms=planning_ms)
+
+    def capture(self, path: str | os.PathLike[str]) -> None:
+        """Write the last call of :meth:`plan` in this thread to ``path``, also an infeasible one.
+
+        The file holds cost models, problem, options and answer, but no names; ``neuroshard-bench``
+        plans it again. InputError where there is no such call, where it was one of a baseline, and
+        where ``path`` cannot be written.
+        """
+        call = self._last.call
+        if call is None:
+            raise InputError("nothing to capture: call plan() first, in the same thread")
+        require_capturable(call.options)
+        captured = _core.write_capture(
+            self.cost_models.networks,
+            self.problem(call.tables, call.cluster, call.options),
+            call.answer.found,
+            **_search_arguments(call.options),
         )
+        config.write_atomically(path, captured)
 
     def problem(
         self, tables: TableSet, cluster: Cluster, options: SearchOptions | None = None
     ) -> _core.Problem:
         """The engine's view of a planning problem; InputError where the cost models do not fit it."""
         options = options or SearchOptions()
-        for value, type_ in ((tables, TableSet), (cluster, Cluster), (options, SearchOptions)):
-            if not isinstance(value, type_):
-                raise InputError(f"a {type_.__name__} is wanted, got a {type(value).__name__}")
+        _check_types(tables, cluster, options)
         self.cost_models.require_device_count(cluster.world_size)
         batch_size = self._batch_size(cluster)
         self.cost_models.require_batch_size(batch_size, allow_mismatch=options.allow_batch_mismatch)
@@ -115,15 +168,7 @@ class Planner:
     ) -> SearchOutcome:
         networks = self.cost_models.networks
         if options.algorithm == "neuroshard":
-            result = _core.search(
-                networks,
-                problem,
-                beam_width=options.beam_width,
-                candidates=options.candidates,
-                max_splits=options.max_splits,
-                grid_steps=options.grid_steps,
-                threads=options.threads,
-            )
+            result = _core.search(networks, problem, **_search_arguments(options))
             if result is None:
                 return SearchOutcome(False, [], None, None)
             return SearchOutcome(True, result.column_splits, result.placement, result)
@@ -138,32 +183,40 @@ class Planner:
         feasible = max(result.memory_bytes) <= problem.memory_bytes
         return SearchOutcome(feasible, [], placement, result if feasible else None)
 
+    def _answer(self, tables: TableSet, cluster: Cluster, options: SearchOptions) -> Answer:
+        problem = self.problem(tables, cluster, options)
+        found = self.search(tables, problem, options).result
+        if found is None:
+            return Answer(None, _why_infeasible(tables, cluster, options), None)
+        return Answer(self._describe(tables, cluster, options, problem, found), "", found)
+
     def _describe(
         self,
         tables: TableSet,
         cluster: Cluster,
         options: SearchOptions,
-        batch_size: int,
         problem: _core.Problem,
-        result: _core.Plan,
-        planning_ms: float,
+        found: _core.Plan,
     ) -> ShardingPlan:
-        pieces = _core.split_shards(problem, result.column_splits)
+        column_splits, placement = found.column_splits, found.placement
+        pieces = _core.split_shards(problem, column_splits)
+        memory = [shard_memory(table) for table in tables]
+        names = [table.name for table in tables]
         shards: list[Shard] = []
         devices: list[DeviceLoad] = []
-        for device, indices in enumerate(result.placement):
+        costs = zip(found.compute, found.forward, found.backward, strict=True)
+        for device, (indices, parts) in enumerate(zip(placement, costs, strict=True)):
             on_device = [
                 Shard(
-                    table=tables[table].name,
+                    table=names[table],
                     column_offset=offset,
                     width=width,
                     device=device,
-                    memory_bytes=shard_memory(tables[table]).of_width(width),
+                    memory_bytes=memory[table].of_width(width),
                 )
                 for table, offset, width in (pieces[index] for index in indices)
             ]
             shards.extend(on_device)
-            parts = (result.compute[device], result.forward[device], result.backward[device])
             devices.append(
                 DeviceLoad(
                     device=device,
@@ -180,15 +233,48 @@ class Planner:
             cost_models=self.cost_models.info.used(),
             world_size=cluster.world_size,
             memory_cap_bytes=cluster.memory_bytes,
-            batch_size=batch_size,
-            cost_ms=result.cost,
+            batch_size=self._batch_size(cluster),
+            cost_ms=found.cost,
             devices=tuple(devices),
             shards=tuple(shards),
-            column_splits=tuple(result.column_splits),
-            placement=tuple(tuple(indices) for indices in result.placement),
+            column_splits=tuple(column_splits),
+            placement=tuple(tuple(indices) for indices in placement),
             assumed_histograms=tuple(t.name for t in tables if t.reuse_histogram is None),
-            planning_ms=planning_ms,
+            planning_ms=0.0,  # each call that is answered with it has its own
         )
+
+
+class _SearchArguments(TypedDict):
+    beam_width: int
+    candidates: int
+    max_splits: int
+    grid_steps: int
+    threads: int
+
+
+def _search_arguments(options: SearchOptions) -> _SearchArguments:
+    """What the engine's search takes of ``options``."""
+    return {
+        "beam_width": options.beam_width,
+        "candidates": options.candidates,
+        "max_splits": options.max_splits,
+        "grid_steps": options.grid_steps,
+        "threads": options.threads,
+    }
+
+
+def require_capturable(options: SearchOptions) -> None:
+    """InputError for the baselines: the engine, which captures are for, only plays a part in them."""
+    if options.algorithm != "neuroshard":
+        raise InputError(
+            f"only plans of algorithm 'neuroshard' can be captured, not of {options.algorithm!r}"
+        )
+
+
+def _check_types(tables: object, cluster: object, options: object) -> None:
+    for value, type_ in ((tables, TableSet), (cluster, Cluster), (options, SearchOptions)):
+        if not isinstance(value, type_):
+            raise InputError(f"a {type_.__name__} is wanted, got a {type(value).__name__}")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from neuroshard_fast.cli.common import (
     add_cluster_arguments,
@@ -12,6 +13,9 @@ from neuroshard_fast.cli.common import (
     output,
     search_options,
 )
+
+if TYPE_CHECKING:
+    from neuroshard_fast.planner import Planner
 
 NAME = "plan"
 HELP = "plan a table set and show the load of each device"
@@ -32,21 +36,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=output, metavar="PICTURE", help="draw the load of each device (PNG, SVG)"
     )
+    parser.add_argument(
+        "--capture",
+        type=output,
+        metavar="FILE",
+        help="write the whole planning call, also one without a plan, for neuroshard-bench",
+    )
     add_search_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, print, and write what was asked for."""
-    from neuroshard_fast.planner import DEFAULT_COST_MODELS, Planner
+    from neuroshard_fast.errors import InfeasiblePlanError
+    from neuroshard_fast.planner import DEFAULT_COST_MODELS, Planner, require_capturable
     from neuroshard_fast.report import draw_plan, format_plan
     from neuroshard_fast.tables import TableSet
 
-    check_outputs(args.output, args.plot)
+    check_outputs(args.output, args.plot, args.capture)
     devices, options = cluster(args), search_options(args)
+    if args.capture is not None:
+        require_capturable(options)
     tables = TableSet.load(args.tables)
     models = DEFAULT_COST_MODELS if args.cost_models is None else args.cost_models
-    plan = Planner(models).plan(tables, devices, options)
+    planner = Planner(models)
+    try:
+        plan = planner.plan(tables, devices, options)
+    except InfeasiblePlanError:
+        _capture(planner, args.capture)
+        raise
     print(format_plan(plan))
+    _capture(planner, args.capture)
     if args.output is not None:
         plan.save(args.output)
         print(f"plan written to {args.output}")
@@ -54,3 +73,9 @@ def run(args: argparse.Namespace) -> int:
         draw_plan(plan, args.plot)
         print(f"picture written to {args.plot}")
     return 0
+
+
+def _capture(planner: Planner, path: str | None) -> None:
+    if path is not None:
+        planner.capture(path)
+        print(f"planning call captured in {path}")
