@@ -19,7 +19,7 @@ MAX_ANSWERS = 64
 MAX_BYTES = 64 * 2**20
 
 # How much larger a plan is in memory than encoded, at most.
-_OBJECT_SIZE = 5
+_OBJECT_SIZE = 4
 
 
 @dataclass(frozen=True)
