@@ -1,25 +1,38 @@
 """What does a planner save when it plans again?
 
 Plans table sets of three sizes from nothing, after a set in which a tenth of the tables were
-others, and after the same set, and prints the median ``planning_ms`` of each as a Markdown table. "From
-nothing" is a new planner with cost models just loaded. Half of the rows are for tables without
-reuse histograms. Half a minute on one core.
+others, and after the same set, and prints the median times of the calls, ms, as a Markdown table. "From
+nothing" is a new planner with cost models just loaded; "tables alone" is what the compute network
+takes for each table alone, the part of a search that does not depend on other tables. Half
+of the rows are for tables without reuse histograms. Half a minute on one core.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 
 import msgspec
 import numpy as np
 
-from neuroshard_fast import Cluster, CostModels, Planner, TableSet, examples, reuse
+from neuroshard_fast import (
+    Cluster,
+    CostModels,
+    Planner,
+    SearchOptions,
+    TableSet,
+    _core,
+    examples,
+    reuse,
+)
+from neuroshard_fast.planner import SearchOutcome
 
 SIZES = ((50, 4), (200, 16), (1000, 128))
 DIMS = (4, 8, 16, 32, 64, 128)
 MAX_ROWS = 4_000_000
 MEMORY_BYTES = 80 * 2**30
+COLUMNS = ("from nothing", "tenth changed", "of it search", "tables alone", "unchanged")
 AGAIN = 20  # times that an unchanged problem is planned in a round
 
 
@@ -46,28 +59,45 @@ def change(tables: TableSet, number: int) -> TableSet:
     )
 
 
-def new_planner(cost_models: str) -> Planner:
+class TimedPlanner(Planner):
+    """Knows how long its last search took, ms."""
+
+    search_ms = 0.0
+
+    def search(
+        self, tables: TableSet, problem: _core.Problem, options: SearchOptions
+    ) -> SearchOutcome:
+        started = time.perf_counter()
+        outcome = super().search(tables, problem, options)
+        self.search_ms = (time.perf_counter() - started) * 1e3
+        return outcome
+
+
+def new_planner(cost_models: str) -> TimedPlanner:
     """A planner in a process that has not planned yet."""
     reuse.expected_histogram.cache_clear()
     reuse._zipf_buckets.cache_clear()
-    return Planner(CostModels.load(cost_models))
+    return TimedPlanner(CostModels.load(cost_models))
 
 
-def measure(
-    cost_models: str, tables: TableSet, cluster: Cluster, rounds: int
-) -> tuple[float, float, float]:
-    """Medians of ``planning_ms``: from nothing, after a tenth has changed, unchanged."""
-    nothing, changed, again = [], [], []
+def measure(cost_models: str, tables: TableSet, cluster: Cluster, rounds: int) -> dict[str, float]:
+    """Median of each column of the table."""
+    times: dict[str, list[float]] = {column: [] for column in COLUMNS}
     for number in range(rounds):
         other = change(tables, number + 1)
-        nothing.append(new_planner(cost_models).plan(other, cluster).planning_ms)
+        times["from nothing"].append(new_planner(cost_models).plan(other, cluster).planning_ms)
         planner = new_planner(cost_models)
         planner.plan(tables, cluster)
-        changed.append(planner.plan(other, cluster).planning_ms)
+        times["tenth changed"].append(planner.plan(other, cluster).planning_ms)
+        times["of it search"].append(planner.search_ms)
         for _ in range(AGAIN):
             equal = msgspec.msgpack.decode(msgspec.msgpack.encode(other), type=TableSet)
-            again.append(planner.plan(equal, cluster).planning_ms)
-    return statistics.median(nothing), statistics.median(changed), statistics.median(again)
+            times["unchanged"].append(planner.plan(equal, cluster).planning_ms)
+        problem = planner.problem(other, cluster)
+        started = time.perf_counter()
+        _core.single_table_compute(planner.cost_models.networks, problem)
+        times["tables alone"].append((time.perf_counter() - started) * 1e3)
+    return {column: statistics.median(values) for column, values in times.items()}
 
 
 def main() -> None:
@@ -76,19 +106,16 @@ def main() -> None:
     parser.add_argument("--cost-models", default="h100-sim", help="a name or a file")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    print(
-        "| tables × devices | histograms | from nothing, ms | tenth changed, ms | unchanged, ms | gain |"
-    )
-    print("|---|---|---|---|---|---|")
+    print("| tables × devices | histograms | " + " | ".join(COLUMNS) + " | gain of unchanged |")
+    print("|---" * (len(COLUMNS) + 3) + "|")
     for count, devices in SIZES:
         cluster = Cluster(world_size=devices, memory_bytes=MEMORY_BYTES)
-        for histograms in (True, False):
-            tables = draw(count, histograms=histograms)
-            nothing, changed, again = measure(args.cost_models, tables, cluster, args.rounds)
-            print(
-                f"| {count} × {devices} | {'measured' if histograms else 'assumed'} | {nothing:.2f} "
-                f"| {changed:.2f} | {again:.3f} | {nothing / again:.0f}× |"
-            )
+        for histograms in ("measured", "assumed"):
+            tables = draw(count, histograms=histograms == "measured")
+            times = measure(args.cost_models, tables, cluster, args.rounds)
+            print(f"| {count:,} × {devices} | {histograms} ", end="")
+            print("".join(f"| {times[column]:.3g} " for column in COLUMNS), end="")
+            print(f"| {times['from nothing'] / times['unchanged']:.0f}× |", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class Planner:
     asked the same again, tables, cluster and options being equal by value, it answers without a
     search. Where any table differs the search starts from nothing. What stays then are the networks
     as the engine takes them and, for all planners of a process, the assumed histograms of tables
-    without a measured one. docs/performance.md has figures.
+    without a measured one. docs/planning.md has figures.
 
     cost_models: loaded models, the name of shipped ones, or a file.
     """
