@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from neuroshard_fast.cli.main import main
+from golden_models import GOLDEN, GOLDEN_DEVICE_COUNTS, import_golden_models
 
-GOLDEN = Path(__file__).parent / "golden"
-GOLDEN_DEVICE_COUNTS = (2, 4, 8, 16, 128)
+__all__ = ["GOLDEN", "GOLDEN_DEVICE_COUNTS"]
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +21,5 @@ def golden() -> Path:
 def golden_models(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The golden checkpoints as one file of cost models, made by ``neuroshard import-checkpoints``."""
     path = tmp_path_factory.mktemp("golden") / "models.safetensors"
-    arguments = ["import-checkpoints", "--compute", str(golden / "models/compute.pt")]
-    for devices in GOLDEN_DEVICE_COUNTS:
-        arguments += ["--forward", str(golden / f"models/comm_{devices}_fw.pt")]
-        arguments += ["--backward", str(golden / f"models/comm_{devices}_bw.pt")]
-    assert main([*arguments, "-o", str(path)]) == 0
+    import_golden_models(path)
     return path
