@@ -37,11 +37,11 @@ import tqdm
 
 import neuroshard_fast
 from golden_models import GOLDEN, import_golden_models
-from neuroshard_fast import Cluster, CostModels, Planner, SearchOptions, TableSet, _core, config
+from neuroshard_fast import Cluster, CostModels, Planner, SearchOptions, TableSet, config
 from neuroshard_fast.published import read_tasks
 from torch_oracle import SearchLimits, TorchOracle, read_golden_case
 
-BENCH = Path("/tmp/h1/venv/bin/neuroshard-bench")
+BENCH = Path(sysconfig.get_path("scripts")) / "neuroshard-bench"
 GLOBAL_BATCH = 65536
 
 
@@ -112,13 +112,10 @@ class Case:
         memory = size.memory_gib * 2**30 if size.memory_gib else golden_case.memory_bytes
         self.cluster = Cluster(world_size=size.devices or golden_case.devices, memory_bytes=memory)
         self.cost_models = cost_models
-        problem = Planner(cost_models).problem(self.tables, self.cluster)
-        plan = _core.search(cost_models.networks, problem)
-        if plan is None:
-            raise SystemExit(f"{size}: no plan")
-        self.cost_ms = plan.cost
+        planner = Planner(cost_models)
+        self.cost_ms = planner.plan(self.tables, self.cluster).cost_ms
         self.capture = folder / "problem.capture"
-        self.capture.write_bytes(_core.write_capture(cost_models.networks, problem, plan))
+        planner.capture(self.capture)
 
     def engine(self, threads: int) -> dict[str, Any]:
         """What neuroshard-bench reports."""
