@@ -4,7 +4,7 @@ Plans golden tasks with this project's engine (neuroshard-bench, no Python in th
 ``Planner.plan``, with the method in plain PyTorch (tests/torch_oracle.py) and with TorchRec's planner,
 one after the other in one run, and prints times and their ratios as Markdown tables. The times of the
 published planner are figures measured once on a machine of the same kind as docs/performance.md names;
-all other figures are of this run. Two minutes and a half; with --full six.
+all other figures are of this run. Three minutes; with --full seven.
 
 TorchRec plans by other rules and its plans are not compared here. It gets the same tables and as many
 CUDA devices on paper, its own default of 32 GB each, its default proposers and no statistics.
@@ -216,7 +216,7 @@ def compare(results: list[Result]) -> str:
         rows.append(
             [
                 f"{result.tables} × {result.devices}",
-                spread(result.published_s or (), "s"),
+                spread(result.published_s or (), " s"),
                 seconds(result.oracle_s),
                 seconds(result.torchrec_s),
                 f"{one:.3g} ms",
@@ -351,7 +351,7 @@ def main() -> None:
     config.save(args.output, report)
     print(f"{report.processor}; one thread where nothing else is said\n")
     print(compare(results))
-    print("\n¹ measured before, on a machine of the kind that docs/performance.md names\n")
+    print("\n¹ measured once before, not in this run: docs/performance.md says where\n")
     print(explain(results))
 
 
