@@ -262,3 +262,15 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path, name: str) -> None:
 def test_a_byte_order_mark_is_passed_over_in_lines_of_numbers(tmp_path: Path) -> None:
     (tmp_path / "tasks.txt").write_bytes(b"\xef\xbb\xbf0,1 8,16\n")
     assert read_task_file(tmp_path / "tasks.txt") == [((0, 1), (8, 16))]
+
+
+def test_a_device_is_not_read_for_ever() -> None:
+    for type_ in (TableSet, ShardingPlan):
+        with pytest.raises(InputError, match="/dev/zero: cannot be read: it is a device"):
+            type_.load("/dev/zero")
+
+
+def test_a_file_as_folder_of_an_output_is_refused_before_any_work(tmp_path: Path) -> None:
+    table_set().save(tmp_path / "t.json")
+    with pytest.raises(InputError, match="t.json/plan.json: cannot be written: no such folder"):
+        config.output_file(tmp_path / "t.json" / "plan.json")

@@ -34,9 +34,12 @@ def as_path(path: str | os.PathLike[str]) -> Path:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The contents of ``path``; InputError where it cannot be read."""
+    """The contents of ``path``; InputError where it cannot be read, or is a device, which may never end."""
+    file = as_path(path)
     try:
-        return as_path(path).read_bytes()
+        if file.is_char_device() or file.is_block_device():
+            raise InputError(f"{path}: cannot be read: it is a device, not a file")
+        return file.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -77,7 +80,7 @@ def output_file(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(os.path.realpath(as_path(path)))
     try:
-        if not os.access(target.parent, os.W_OK):
+        if not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
             raise InputError(f"{path}: cannot be written: no such folder, or not writable")
         if target.exists() and not target.is_file():
             raise InputError(f"{path}: cannot be written: it is not a regular file")
