@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -148,7 +149,9 @@ def shards(*placed: tuple[str, int, int, int]) -> dict[str, Any]:
     return {
         **fields,
         "world_size": 2,
-        "devices": plan.devices * 2,
+        "devices": tuple(
+            msgspec.structs.replace(load, device=k) for k in (0, 1) for load in plan.devices
+        ),
         "placement": ((), ()),
         "shards": tuple(
             Shard(table=table, column_offset=offset, width=width, device=device, memory_bytes=1)
@@ -274,3 +277,31 @@ def test_a_file_as_folder_of_an_output_is_refused_before_any_work(tmp_path: Path
     table_set().save(tmp_path / "t.json")
     with pytest.raises(InputError, match="t.json/plan.json: cannot be written: no such folder"):
         config.output_file(tmp_path / "t.json" / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("column_splits", (-1,), r"column_splits\[0\] must lie between 0"),
+        ("column_splits", (0, True), r"column_splits\[1\] must be a whole number"),
+        ("placement", ((0,), (-1,)), r"placement\[1\]: shard must lie between 0"),
+        ("placement", (("a",), ()), r"placement\[0\]: shard must be a whole number, got 'a'"),
+        ("assumed_histograms", ("two\nlines",), "assumed_histograms: table must be"),
+        ("cost_models", None, "cost_models must be CostModelsUsed, got None"),
+    ],
+)
+def test_a_plan_that_no_search_can_give_is_refused(field: str, value: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^plan: {message}"):
+        ShardingPlan(**{**shards(("t", 0, 64, 0)), field: value})
+
+
+def test_the_devices_of_a_plan_come_in_order() -> None:
+    plan = shards(("t", 0, 64, 0))
+    with pytest.raises(InputError, match=r"plan: devices\[0\] must be device 0, got 1"):
+        ShardingPlan(**{**plan, "devices": plan["devices"][::-1]})
+
+
+@pytest.mark.parametrize("tables", [None, 5, [1], "abc"])
+def test_the_tables_of_a_plan_are_a_table_set(tables: Any) -> None:
+    with pytest.raises(InputError, match="a TableSet is wanted"):
+        ShardingPlan(**shards(("t", 0, 64, 0))).tables_by_device(tables)

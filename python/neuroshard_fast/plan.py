@@ -75,6 +75,8 @@ class CostModelsUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         label(self.hardware, "cost_models: hardware")
 
 
+_MAX_SHARD = 2**31
+
 _ENTRIES: dict[str, type] = {
     "devices": DeviceLoad,
     "shards": Shard,
@@ -123,12 +125,28 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise InputError(
                     f"plan: {field} must be a tuple of {type_.__name__}, got {shown(entries)}"
                 )
+        if not isinstance(self.cost_models, CostModelsUsed):
+            raise InputError(
+                f"plan: cost_models must be CostModelsUsed, got {shown(self.cost_models)}"
+            )
         for field in ("devices", "placement"):
             if len(getattr(self, field)) != self.world_size:
                 raise InputError(
                     f"plan: {field} must have one entry for each of the {self.world_size} devices, "
                     f"got {len(getattr(self, field))}"
                 )
+        for index, load in enumerate(self.devices):
+            if load.device != index:
+                raise InputError(
+                    f"plan: devices[{index}] must be device {index}, got {load.device}"
+                )
+        for index, split in enumerate(self.column_splits):
+            whole_number(split, f"plan: column_splits[{index}]", low=0, high=_MAX_SHARD)
+        for device, indices in enumerate(self.placement):
+            for index in indices:
+                whole_number(index, f"plan: placement[{device}]: shard", low=0, high=_MAX_SHARD)
+        for name in self.assumed_histograms:
+            label(name, "plan: assumed_histograms: table")
         for shard in self.shards:
             if shard.device >= self.world_size:
                 raise InputError(
@@ -150,6 +168,8 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
         InputError where the shards are not those of ``tables``, every column in one of them.
         """
+        if not isinstance(tables, TableSet):
+            raise InputError(f"a TableSet is wanted, got a {type(tables).__name__}")
         by_name = {table.name: table for table in tables}
         held: list[list[EmbeddingTable]] = [[] for _ in range(self.world_size)]
         columns: dict[str, list[tuple[int, int]]] = {name: [] for name in by_name}
