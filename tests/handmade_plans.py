@@ -7,14 +7,17 @@ from neuroshard_fast.plan import CostModelsUsed, DeviceLoad, Shard, ShardingPlan
 
 def plan_of(*shards: tuple[str, int, int, int], devices: int = 2, batch: int = 256) -> ShardingPlan:
     """A plan of (table, column offset, width, device)."""
-    load = DeviceLoad(
-        device=0,
-        num_shards=0,
-        memory_bytes=0,
-        compute_ms=1.0,
-        forward_comm_ms=1.0,
-        backward_comm_ms=1.0,
-        total_ms=3.0,
+    loads = tuple(
+        DeviceLoad(
+            device=device,
+            num_shards=0,
+            memory_bytes=0,
+            compute_ms=1.0,
+            forward_comm_ms=1.0,
+            backward_comm_ms=1.0,
+            total_ms=3.0,
+        )
+        for device in range(devices)
     )
     return ShardingPlan(
         algorithm="by hand",
@@ -25,7 +28,7 @@ def plan_of(*shards: tuple[str, int, int, int], devices: int = 2, batch: int = 2
         memory_cap_bytes=2**30,
         batch_size=batch,
         cost_ms=3.0,
-        devices=(load,) * devices,
+        devices=loads,
         shards=tuple(
             Shard(table=table, column_offset=offset, width=width, device=device, memory_bytes=1)
             for table, offset, width, device in shards

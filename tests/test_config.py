@@ -20,6 +20,7 @@ from neuroshard_fast.options import SearchOptions
 from neuroshard_fast.plan import CostModelsUsed, DeviceLoad, Shard, ShardingPlan
 from neuroshard_fast.progress import progress_bar
 from neuroshard_fast.published import read_task_file
+from neuroshard_fast.report import draw_plan
 from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
 from neuroshard_fast.units import parse_bytes
 
@@ -275,7 +276,7 @@ def test_a_device_is_not_read_for_ever() -> None:
 
 def test_a_file_as_folder_of_an_output_is_refused_before_any_work(tmp_path: Path) -> None:
     table_set().save(tmp_path / "t.json")
-    with pytest.raises(InputError, match="t.json/plan.json: cannot be written: no such folder"):
+    with pytest.raises(InputError, match=r"t\.json/plan\.json: cannot be written: no such folder"):
         config.output_file(tmp_path / "t.json" / "plan.json")
 
 
@@ -305,3 +306,9 @@ def test_the_devices_of_a_plan_come_in_order() -> None:
 def test_the_tables_of_a_plan_are_a_table_set(tables: Any) -> None:
     with pytest.raises(InputError, match="a TableSet is wanted"):
         ShardingPlan(**shards(("t", 0, 64, 0))).tables_by_device(tables)
+
+
+@pytest.mark.parametrize("path", [None, 5, ""])
+def test_a_picture_needs_a_path(path: Any) -> None:
+    with pytest.raises(InputError, match="path"):
+        draw_plan(plan_of_numpy_numbers(), path)

@@ -6,6 +6,7 @@ import json
 import struct
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -330,3 +331,20 @@ def test_a_path_that_cannot_be_looked_at_is_an_input_error(tmp_path: Path) -> No
         CostModels.load(path)
     with pytest.raises(InputError, match="cannot be written"):
         cost_models.check_output(path)
+
+
+@pytest.mark.parametrize(
+    ("info", "tensors", "message"),
+    [
+        (None, {}, "info must be a CostModelsInfo, got None"),
+        (INFO, None, "tensors must be a mapping of arrays by name, got None"),
+        (INFO, {5: np.zeros(3, np.float32)}, "tensors have strings for names, got 5"),
+        (INFO, {"compute.table.0.weight": [1.0]}, "0.weight must be an array of numpy"),
+        (INFO, {"9" * 5000: np.zeros(3, np.float32)}, "tensor '9{1,60}… does not belong"),
+    ],
+)
+def test_what_is_no_information_or_no_tensors_is_an_input_error(
+    info: Any, tensors: Any, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        CostModels(info, tensors)

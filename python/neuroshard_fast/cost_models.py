@@ -213,6 +213,12 @@ class CostModels:
     tensors: Mapping[str, F32]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.info, CostModelsInfo):
+            raise InputError(f"info must be a CostModelsInfo, got {shown(self.info)}")
+        if not isinstance(self.tensors, Mapping):
+            raise InputError(
+                f"tensors must be a mapping of arrays by name, got {shown(self.tensors)}"
+            )
         _check_tensors(self.tensors)
 
     @classmethod
@@ -358,8 +364,10 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, F32]]:
 
 
 def _check_name(name: str) -> None:
+    if not isinstance(name, str):
+        raise InputError(f"tensors have strings for names, got {shown(name)}")
     if not (_LAYER_NAME.fullmatch(name) or _STATISTICS_NAME.fullmatch(name)):
-        raise InputError(f"tensor {name!r} does not belong in a file of cost models")
+        raise InputError(f"tensor {shown(name)} does not belong in a file of cost models")
 
 
 def _device_counts(tensors: Mapping[str, F32]) -> tuple[int, ...]:
@@ -370,6 +378,8 @@ def _device_counts(tensors: Mapping[str, F32]) -> tuple[int, ...]:
 def _check_tensors(tensors: Mapping[str, F32]) -> None:
     for name, array in tensors.items():
         _check_name(name)
+        if not isinstance(array, np.ndarray):
+            raise InputError(f"tensor {name} must be an array of numpy, got {shown(array)}")
         if array.dtype != np.float32:
             raise InputError(f"tensor {name} must be of type float32, is {array.dtype}")
         if not np.isfinite(array).all():

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import os
 import textwrap
-from pathlib import Path
 
 from tabulate import tabulate
 
-from neuroshard_fast.config import write_atomically
+from neuroshard_fast.config import as_path, write_atomically
 from neuroshard_fast.errors import InputError, MissingDependencyError
 from neuroshard_fast.plan import CostModelsUsed, ShardingPlan
 from neuroshard_fast.units import format_bytes
@@ -114,7 +113,7 @@ def draw_plan(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
     if plan.world_size <= 32:
         memory_axes.set_xticks(devices)
     picture = io.BytesIO()
-    suffix = Path(path).suffix.lstrip(".").lower() or "png"
+    suffix = as_path(path).suffix.lstrip(".").lower() or "png"
     try:
         figure.savefig(picture, format=suffix, dpi=130)
     except ValueError as error:
