@@ -1,133 +1,144 @@
-// How long does the engine take to plan? Plans a captured problem again and again, with no Python
-// in the process.
-
-#include <sys/resource.h>
+// How long does the engine take to plan, and how near is that to what the processor could do at
+// best? Plans a captured problem again and again, with no Python in the process.
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
+#include <cstddef>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
-#include <map>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "engine/capture.hpp"
+#include "engine/interrupt.hpp"
 #include "engine/kernels/kernels.hpp"
 #include "engine/search.hpp"
+#include "memory.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "search_counts.hpp"
+#include "throughput.hpp"
 
 namespace {
 
-using namespace neuroshard;  // NOLINT(google-build-using-namespace)
-
-constexpr const char* kUsage =
-    "usage: neuroshard-bench CAPTURE [options]\n"
-    "Plans a problem captured with `neuroshard plan --capture` or Planner.capture().\n"
-    "  --threads T   threads of the search (as captured)\n"
-    "  --repeat R    plans made (5)\n"
-    "  --isa NAME    instruction set: avx512, avx2, portable or neon (the widest there is)\n"
-    "  --verify      fail unless the plan is the captured one\n"
-    "  --json        print JSON\n";
-
-struct Options {
-  std::string capture;
-  std::optional<int> threads;
-  int repeat = 5;
-  std::string isa;
-  bool verify = false;
-  bool json = false;
-};
-
-class UsageError : public std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-int parse_int(std::string_view option, std::string_view text, int low, int high) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
-    throw UsageError(std::string(option) + " takes a whole number between " + std::to_string(low) +
-                     " and " + std::to_string(high) + ", got '" + std::string(text) + "'");
-  }
-  return value;
-}
-
-std::optional<Options> parse_options(const std::vector<std::string_view>& arguments) {
-  Options options;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string_view argument = arguments[i];
-    const auto value = [&] {
-      if (++i == arguments.size()) {
-        throw UsageError(std::string(argument) + " takes a value");
-      }
-      return arguments[i];
-    };
-    if (argument == "--help" || argument == "-h") {
-      return std::nullopt;
-    }
-    if (argument == "--threads") {
-      options.threads = parse_int(argument, value(), 1, SearchOptions::kMaxThreads);
-    } else if (argument == "--repeat") {
-      options.repeat = parse_int(argument, value(), 1, 1'000'000);
-    } else if (argument == "--isa") {
-      options.isa = value();
-    } else if (argument == "--verify") {
-      options.verify = true;
-    } else if (argument == "--json") {
-      options.json = true;
-    } else if (argument.starts_with('-') || !options.capture.empty()) {
-      throw UsageError("unknown option '" + std::string(argument) + "'");
-    } else {
-      options.capture = argument;
-    }
-  }
-  if (options.capture.empty()) {
-    throw UsageError("which capture file?");
-  }
-  return options;
-}
+using namespace neuroshard;         // NOLINT(google-build-using-namespace)
+using namespace neuroshard::bench;  // NOLINT(google-build-using-namespace)
 
 std::string read_file(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) {
+    throw std::runtime_error(std::filesystem::exists(path) ? "not a file" : "no such file");
+  }
+  std::string bytes(std::filesystem::file_size(path), '\0');
   std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) {
-    throw std::runtime_error("cannot read " + path);
+  if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
+    throw std::runtime_error("cannot be read");
   }
   return bytes;
 }
 
-void run(const Options& options) {
-  if (!options.isa.empty()) {
-    use_isa(options.isa);
+std::optional<Plan> plan(const Capture& capture) {
+  Interrupt never;
+  return search(capture.networks, capture.problem, capture.options, never);
+}
+
+/// Throws std::runtime_error unless the plan is the captured one.
+void verify(const std::optional<Plan>& plan, const std::optional<Capture::Answer>& answer) {
+  constexpr double kTolerance = 1e-6;
+  const auto refuse = [](const std::string& difference) {
+    throw std::runtime_error("the plan is not the captured one: " + difference);
+  };
+  if (!plan || !answer) {
+    if (plan) {
+      refuse("no plan was found then");
+    }
+    if (answer) {
+      refuse("no plan is found now");
+    }
+    return;
   }
+  if (!(std::abs(plan->cost - answer->cost) <= kTolerance * std::abs(answer->cost))) {
+    refuse("its cost is " + std::to_string(plan->cost) + " ms instead of " +
+           std::to_string(answer->cost) + " ms");
+  }
+  if (plan->column_splits != answer->column_splits) {
+    refuse("other shards are split");
+  }
+  if (plan->placement != answer->placement) {
+    refuse("shards are on other devices");
+  }
+}
+
+std::size_t multiply_adds(const Network& network) {
+  std::size_t sum = 0;
+  for (const AffineLayer& layer : network.layers()) {
+    sum += layer.inputs() * layer.outputs();
+  }
+  return sum;
+}
+
+Report measure(const Options& options) {
   Capture capture = read_capture(read_file(options.capture));
   capture.options.threads = options.threads.value_or(capture.options.threads);
-  std::vector<double> times;  // ms
-  std::optional<Plan> plan;
+  Report report{};
+  report.capture = options.capture;
+  report.tables = capture.problem.tables();
+  report.devices = capture.problem.devices();
+  report.isa = isa();
+  report.threads = capture.options.threads;
+  report.verified = options.verify;
+
+  const MemoryGrowth growth;
   for (int i = 0; i < options.repeat; ++i) {
-    Interrupt never;
     const auto start = std::chrono::steady_clock::now();
-    plan = search(capture.networks, capture.problem, capture.options, never);
+    const std::optional<Plan> found = plan(capture);
     const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
-    times.push_back(time.count());
+    report.times.push_back(time.count());
+    if (options.verify) {
+      verify(found, capture.answer);
+    }
+    report.cost = found ? std::optional(found->cost) : std::nullopt;
   }
-  std::sort(times.begin(), times.end());
-  std::cout << capture.problem.tables() << " tables on " << capture.problem.devices()
-            << " devices, " << isa() << ": median " << times[times.size() / 2] << " ms, min "
-            << times.front() << " ms";
-  if (plan && capture.answer) {
-    std::cout << "; cost " << plan->cost << " captured " << capture.answer->cost;
+  report.peak_bytes = growth.peak_bytes();
+  std::sort(report.times.begin(), report.times.end());
+  if (capture.answer) {
+    report.captured_cost = capture.answer->cost;
   }
-  std::cout << "\n";
+
+  report.counts = count(capture.networks, capture.problem, capture.options);
+  const CostNetworks::Communication& communication =
+      capture.networks.communication(capture.problem.devices());
+  report.multiply_adds =
+      report.counts.distinct_sets * multiply_adds(capture.networks.set().network()) +
+      report.counts.distinct_plans *
+          (multiply_adds(communication.forward) + multiply_adds(communication.backward));
+  report.throughput = measure_throughput();
+  return report;
+}
+
+void run(const Options& options) {
+  if (!options.isa.empty()) {
+    try {
+      use_isa(options.isa);
+    } catch (const std::invalid_argument& error) {
+      throw UsageError(error.what());
+    }
+  }
+  try {
+    const Report report = measure(options);
+    (options.json ? print_json : print_text)(report, std::cout);
+  } catch (const std::bad_alloc&) {
+    throw std::runtime_error(options.capture + ": not enough memory to plan this");
+  } catch (const std::exception& error) {
+    throw std::runtime_error(options.capture + ": " + error.what());
+  }
 }
 
 }  // namespace
@@ -140,6 +151,9 @@ int main(int argc, char** argv) {
       run(*options);
     } else {
       std::cout << kUsage;
+    }
+    if (!std::cout.flush()) {
+      throw std::runtime_error("cannot write the output");
     }
     return EXIT_SUCCESS;
   } catch (const UsageError& error) {

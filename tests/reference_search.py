@@ -7,7 +7,8 @@ engine has to give the same plan, ties included.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,13 @@ class ReferenceSearch:
     cap: int
     grid_steps: int
 
+    # What has been looked at, a shard being its table and width.
+    sets: set[Hashable] = field(default_factory=set)  # shards that were costed together
+    placements: set[Hashable] = field(default_factory=set)  # (placed so far, next shard)
+    plans: set[Hashable] = field(default_factory=set)
+
     def compute(self, shards: list[Shard]) -> int:
+        self.sets.add(tuple(sorted(shards)))
         total = np.zeros(len(self.table[-1][1]), np.int64)
         for table, width in shards:
             features = self.features[table].copy()
@@ -67,6 +74,7 @@ class ReferenceSearch:
         alone = [self.compute([shard]) for shard in shards]
         placement: Placement = [[] for _ in range(self.devices)]
         costs = [0] * self.devices
+        placed: tuple[tuple[Shard, int], ...] = ()
         for s in sorted(range(len(shards)), key=lambda s: alone[s])[::-1]:
             sizes = [sum(self.size(shards[o]) for o in device) for device in placement]
             dims = [sum(self.output_dim(shards[o]) for o in device) for device in placement]
@@ -76,11 +84,14 @@ class ReferenceSearch:
                 if sizes[device] + self.size(shards[s]) <= self.cap
                 and dims[device] + self.output_dim(shards[s]) <= limit
             ]
+            self.placements.add((placed, shards[s]))
             if not open_devices:
                 return None
             chosen = min(open_devices, key=lambda device: (costs[device], sizes[device], device))
             placement[chosen].append(s)
+            placed = (*placed, (shards[s], chosen))
             costs[chosen] = self.compute([shards[o] for o in placement[chosen]])
+        self.plans.add(placed)
         return placement
 
     def table_wise(self, shards: list[Shard]) -> tuple[float, Placement | None]:

@@ -18,9 +18,7 @@ def random_layers(random: np.random.Generator, *sizes: int, low: int) -> Layers:
     ]
 
 
-def engine_search(
-    reference: ReferenceSearch, k: int, n: int, max_length: int, threads: int
-) -> _core.Plan | None:
+def engine_arguments(reference: ReferenceSearch) -> tuple[_core.CostNetworks, _core.Problem]:
     networks = _core.CostNetworks(
         _core.Network(reference.table),
         _core.Network(reference.set_),
@@ -37,19 +35,11 @@ def engine_search(
         devices=reference.devices,
         memory_bytes=reference.cap,
     )
-    return _core.search(
-        networks,
-        problem,
-        beam_width=k,
-        candidates=n,
-        max_splits=max_length,
-        grid_steps=reference.grid_steps,
-        threads=threads,
-    )
+    return networks, problem
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_engine_gives_the_plan_of_the_written_out_method(seed: int) -> None:
+def random_case(seed: int) -> tuple[ReferenceSearch, dict[str, int]]:
+    """A small problem and the options of its search."""
     random = np.random.default_rng(seed)
     tables = int(random.integers(1, 9))
     devices = int(random.integers(1, 4))
@@ -75,9 +65,22 @@ def test_engine_gives_the_plan_of_the_written_out_method(seed: int) -> None:
         cap=cap,
         grid_steps=int(random.choice([1, 2, 5, 11])),
     )
-    k, n, max_length = (int(random.integers(1, high)) for high in (4, 6, 4))
-    cost, splits, placement = reference.search(k, n, max_length)
-    result = engine_search(reference, k, n, max_length, threads=1 + seed % 3)
+    options = {
+        "beam_width": int(random.integers(1, 4)),
+        "candidates": int(random.integers(1, 6)),
+        "max_splits": int(random.integers(1, 4)),
+        "grid_steps": reference.grid_steps,
+    }
+    return reference, options
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_engine_gives_the_plan_of_the_written_out_method(seed: int) -> None:
+    reference, options = random_case(seed)
+    cost, splits, placement = reference.search(
+        options["beam_width"], options["candidates"], options["max_splits"]
+    )
+    result = _core.search(*engine_arguments(reference), **options, threads=1 + seed % 3)
     if placement is None:
         assert result is None
     else:

@@ -20,11 +20,12 @@ constexpr std::size_t kChunk = 4096;
 }  // namespace
 
 BeamSearch::BeamSearch(const CostNetworks& networks, const Problem& problem,
-                       const SearchOptions& options, Interrupt& interrupt)
+                       const SearchOptions& options, Interrupt& interrupt, PassObserver* observer)
     : networks_(networks),
       problem_(problem),
       options_(options),
       interrupt_(interrupt),
+      observer_(observer),
       catalog_(networks, problem, options.threads, interrupt),
       grid_searches_(static_cast<std::size_t>(options.threads)) {}
 
@@ -176,7 +177,7 @@ GridSearch& BeamSearch::grid_search(std::size_t worker) {
   std::unique_ptr<GridSearch>& grid_search = grid_searches_[worker];
   if (!grid_search) {
     grid_search = std::make_unique<GridSearch>(networks_, problem_, catalog_, options_.grid_steps,
-                                               interrupt_);
+                                               interrupt_, observer_);
   }
   return *grid_search;
 }

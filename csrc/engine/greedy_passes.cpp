@@ -70,6 +70,7 @@ void GreedyPasses::start_from(std::size_t from, std::size_t to, double output_di
   running_[to] = kept < shards_[to].size();
   clear_devices(to);
   placed_[to] = kept;
+  taken_over_[to] = kept;
   for (std::size_t position = 0; position < kept; ++position) {
     const Placement& placement = placements_[to][position];
     const ShardCatalog::Kind kind = shards_[to][position];

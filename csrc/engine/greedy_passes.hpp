@@ -44,6 +44,11 @@ class GreedyPasses {
   /// Device of each shard placed, in order.
   std::vector<int> devices(std::size_t lane) const;
 
+  /// Shards that the pass did not place itself: `start_from` left them where they were.
+  std::size_t taken_over(std::size_t lane) const { return taken_over_[lane]; }
+
+  std::span<const ShardCatalog::Kind> shards(std::size_t lane) const { return shards_[lane]; }
+
   /// The highest sum of output dims that a device had after a placement: any limit from there on
   /// gives the same placements.
   double highest_output_dims(std::size_t lane) const { return highest_output_dims_[lane]; }
@@ -93,6 +98,7 @@ class GreedyPasses {
   PerLane<std::span<const ShardCatalog::Kind>> shards_;
   PerLane<std::vector<Placement>> placements_;  // of each shard, in order
   PerLane<std::size_t> placed_{};               // how many of them there are already
+  PerLane<std::size_t> taken_over_{};           // of these
   PerLane<bool> running_{};
   PerLane<double> output_dim_limit_{};
   PerLane<double> highest_output_dims_{};

@@ -39,9 +39,11 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
 }
 
 GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
-                       const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt)
+                       const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt,
+                       PassObserver* observer)
     : output_dim_limits_(grid(problem, grid_steps)),
       interrupt_(interrupt),
+      observer_(observer),
       passes_(networks, problem, catalog),
       compute_(static_cast<std::size_t>(problem.devices()) * kLanes),
       output_dims_(static_cast<std::size_t>(problem.devices()) * kLanes),
@@ -78,6 +80,7 @@ bool GridSearch::begin(std::size_t lane, std::span<const Shards> tasks, const Ne
 }
 
 bool GridSearch::go_on(std::size_t lane, std::span<Result> results) {
+  report(lane);
   Trial& trial = trials_[lane];
   // Under limits down to that which the pass came to, it would have been the same.
   while (trial.step > trial.last &&
@@ -133,7 +136,16 @@ std::vector<int> GridSearch::devices(Shards shards, std::size_t step) {
   while (passes_.running(0)) {
     passes_.step();
   }
+  report(0);
   return passes_.devices(0);
+}
+
+void GridSearch::report(std::size_t lane) {
+  if (observer_ != nullptr) {
+    observer_->finished({.shards = passes_.shards(lane),
+                         .devices = passes_.devices(lane),
+                         .taken_over = passes_.taken_over(lane)});
+  }
 }
 
 }  // namespace neuroshard

@@ -11,6 +11,7 @@
 #include "cost_networks.hpp"
 #include "greedy_passes.hpp"
 #include "interrupt.hpp"
+#include "pass_observer.hpp"
 #include "plan_cost.hpp"
 #include "problem.hpp"
 #include "shard_catalog.hpp"
@@ -41,8 +42,9 @@ class GridSearch {
   /// Hands out the numbers of tasks, each once, until there are none left.
   using NextTask = std::function<std::optional<std::size_t>()>;
 
+  /// `observer` may be null.
   GridSearch(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog,
-             int grid_steps, Interrupt& interrupt);
+             int grid_steps, Interrupt& interrupt, PassObserver* observer);
 
   /// Finds the plans of the tasks that `next_task` hands out; `tasks[i]` gets `results[i]`.
   void run(std::span<const Shards> tasks, const NextTask& next_task, std::span<Result> results);
@@ -69,10 +71,14 @@ class GridSearch {
   /// no such lane.
   bool share(std::size_t lane);
 
+  /// Tells the observer of the pass that has ended in a lane.
+  void report(std::size_t lane);
+
   void evaluate_plans(std::span<Result> results);
 
   std::vector<double> output_dim_limits_;  // by step, ascending; fp32 numbers a sample
   Interrupt& interrupt_;
+  PassObserver* observer_;
   GreedyPasses passes_;
   PerLane<Trial> trials_;  // that the lanes of `passes_` are at
 

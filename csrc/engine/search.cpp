@@ -27,9 +27,10 @@ void check_options(const SearchOptions& options) {
 }
 
 std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
-                           const SearchOptions& options, Interrupt& interrupt) {
+                           const SearchOptions& options, Interrupt& interrupt,
+                           PassObserver* observer) {
   check_options(options);
-  return BeamSearch(networks, problem, options, interrupt).run();
+  return BeamSearch(networks, problem, options, interrupt, observer).run();
 }
 
 }  // namespace neuroshard

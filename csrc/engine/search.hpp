@@ -4,6 +4,7 @@
 
 #include "cost_networks.hpp"
 #include "interrupt.hpp"
+#include "pass_observer.hpp"
 #include "plan.hpp"
 #include "problem.hpp"
 
@@ -30,8 +31,9 @@ void check_options(const SearchOptions& options);
 
 /// The cheapest plan that the method finds (beam_search.hpp), or nothing. Throws
 /// std::invalid_argument for options out of range and networks that do not suit the problem, and
-/// Interrupted.
+/// Interrupted. `observer` may be null; it is told of the passes of all threads.
 std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
-                           const SearchOptions& options, Interrupt& interrupt);
+                           const SearchOptions& options, Interrupt& interrupt,
+                           PassObserver* observer = nullptr);
 
 }  // namespace neuroshard
