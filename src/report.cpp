@@ -13,7 +13,7 @@ namespace {
 constexpr double kMsPerSecond = 1e3;
 
 /// As JSON wants it, which allows every byte in a string but these.
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string quoted = "\"";
   for (const char character : text) {
@@ -92,9 +92,9 @@ void print_json(const Report& report, std::ostream& stream) {
   const double arithmetic = report.arithmetic_floor();
   const double stepping = report.stepping_floor();
   const double median = report.time(0.5);
-  stream << std::setprecision(6) << "{\"capture\": " << quoted(report.capture)
+  stream << std::setprecision(6) << "{\"capture\": " << json_string(report.capture)
          << ", \"tables\": " << report.tables << ", \"devices\": " << report.devices
-         << ", \"isa\": " << quoted(report.isa) << ", \"threads\": " << report.threads
+         << ", \"isa\": " << json_string(report.isa) << ", \"threads\": " << report.threads
          << ", \"repeat\": " << report.times.size() << ", \"median_ms\": " << median
          << ", \"p90_ms\": " << report.time(0.9) << ", \"p99_ms\": " << report.time(0.99)
          << ", \"min_ms\": " << report.times.front() << ", \"max_ms\": " << report.times.back()
