@@ -7,13 +7,13 @@ FBGEMM ?= fbgemm-gpu-cpu==1.8.0
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
-SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*/* src/*)
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*/* csrc/*/*/* src/*)
 OUT := out
 CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 # Else CMake may take another Python than that of the virtual environment.
 FOR_PYTHON := -DPython_EXECUTABLE=$(abspath $(BIN))/python
 
-.PHONY: demo test test-full sanitize lint format bench bench-measured clean
+.PHONY: demo test test-full captures sanitize fuzz check-aarch64 lint format bench bench-measured clean
 
 $(VENV)/.venv-made:
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,7 @@ demo: $(VENV)/.planner
 	    -o $(OUT)/plan.json --plot $(OUT)/plan.png
 
 test: $(VENV)/.everything
+	$(MAKE) fuzz FUZZ_SECONDS=2
 	$(BIN)/python -m pytest
 
 # What is too long or too noisy for every commit.
@@ -47,12 +48,22 @@ test-full: $(VENV)/.everything
 	$(BIN)/python -m pytest -m "full or not full"
 	$(MAKE) sanitize
 
-# The engine's tests with the address and undefined-behaviour sanitizers of GCC, whose libraries have to be
-# loaded first. -S leaves out the installed package: the sanitized one takes its place.
+# Golden tasks for the programs that plan without Python.
+CAPTURES := build/captures
+captures: $(VENV)/.everything
+	$(BIN)/python tests/golden_captures.py $(CAPTURES)
+
+# Engine and programs with the sanitizers of GCC: addresses and undefined behaviour, then threads. For the
+# engine's tests Python has to load the sanitizer's library first; -S leaves out the installed package: the
+# sanitized one takes its place.
 SANITIZED := $(abspath build/sanitize/package)
-sanitize: $(VENV)/.everything
-	$(CMAKE) --preset sanitize $(FOR_PYTHON) --log-level=WARNING
-	$(CMAKE) --build --preset sanitize
+sanitize: captures
+	for preset in sanitize sanitize-threads; do \
+	    $(CMAKE) --preset $$preset $(FOR_PYTHON) --log-level=WARNING && \
+	    $(CMAKE) --build --preset $$preset && \
+	    build/$$preset/neuroshard-bench $(CAPTURES)/195x16.capture --verify --threads 4 --repeat 2 && \
+	    build/$$preset/concurrent_searches $(CAPTURES)/51x4.capture $(CAPTURES)/195x16.capture || exit 1; \
+	done
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
 	cp -r python/neuroshard_fast $(SANITIZED)
@@ -60,7 +71,26 @@ sanitize: $(VENV)/.everything
 	PYTHONPATH=$(SANITIZED):$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 	    LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	    ASAN_OPTIONS=detect_leaks=0 \
-	    $(BIN)/python -S -m pytest tests/test_engine.py tests/test_engine_reference.py
+	    $(BIN)/python -S -m pytest tests/test_engine.py tests/test_engine_reference.py tests/test_isas.py
+
+# Mutated files for the readers of captures and of cost models, until nothing is found for so long.
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.everything
+	$(CMAKE) --preset fuzz --log-level=WARNING
+	$(CMAKE) --build --preset fuzz
+	build/fuzz/fuzz_capture -max_total_time=$(FUZZ_SECONDS)
+	$(BIN)/python fuzz/fuzz_cost_models.py --seconds $(FUZZ_SECONDS)
+
+# The same plans on 64-bit Arm, emulated.
+check-aarch64: captures
+	@command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null || { \
+	    echo "check-aarch64 needs Debian's packages g++-aarch64-linux-gnu and qemu-user" >&2; exit 1; }
+	$(CMAKE) --preset aarch64 --log-level=WARNING
+	$(CMAKE) --build --preset aarch64
+	for size in 51x4 195x16; do \
+	    qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/neuroshard-bench $(CAPTURES)/$$size.capture \
+	        --verify --threads 2 --repeat 1 || exit 1; \
+	done
 
 lint: $(VENV)/.everything
 	$(BIN)/ruff check .
@@ -79,11 +109,11 @@ format: $(VENV)/.everything
 	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.hpp')
 
 # Planning time of the engine alone, no Python in the process.
-bench: $(VENV)/.planner
+bench: captures
 	$(CMAKE) --preset default --log-level=WARNING
 	$(CMAKE) --build --preset default
-	for size in "50 4" "200 16" "1000 128"; do \
-	    set -- $$size; build/default/neuroshard-bench --tables $$1 --devices $$2 --repeat 3 || exit 1; \
+	for size in 51x4 195x16 1000x128; do \
+	    build/default/neuroshard-bench $(CAPTURES)/$$size.capture --verify --repeat 20 || exit 1; \
 	done
 
 # Plans of every algorithm measured for real on this machine's CPU; takes about 20 minutes.

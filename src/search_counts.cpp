@@ -28,11 +28,11 @@ Key insert(const Key& key, std::uint64_t number) {
   return {key.first + spread(number), key.second + spread(~number)};
 }
 
-class Counter : public PassObserver {
+class Counter {
  public:
   explicit Counter(int devices) : devices_(static_cast<std::size_t>(devices)) {}
 
-  void finished(const Pass& pass) override {
+  void add(const FinishedPass& pass) {
     counts_.placements += pass.devices.size() - pass.taken_over;
     std::fill(devices_.begin(), devices_.end(), Key{});
     Key placed{};
@@ -101,7 +101,7 @@ SearchCounts count(const CostNetworks& networks, const Problem& problem, SearchO
   options.threads = 1;
   Counter counter(problem.devices());
   Interrupt never;
-  search(networks, problem, options, never, &counter);
+  search(networks, problem, options, never, [&](const FinishedPass& pass) { counter.add(pass); });
   return counter.counts();
 }
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "engine/cost_networks.hpp"
-#include "engine/pass_observer.hpp"
 #include "engine/problem.hpp"
 #include "engine/search.hpp"
 

@@ -25,13 +25,13 @@ float multiply_add(Size rounds, const float* input) {
   }
   for (Size round = 0; round < rounds; ++round) {
 #pragma GCC unroll 12
-    for (Size i = 0; i < kSums; ++i) {
-      sums[i] = sums[i] * factor + addend;
+    for (Floats& sum : sums) {
+      sum = sum * factor + addend;
     }
   }
   Floats total = {};
-  for (Size i = 0; i < kSums; ++i) {
-    total += sums[i];
+  for (const Floats& sum : sums) {
+    total += sum;
   }
   return total[0];
 }
@@ -60,8 +60,8 @@ float compare(Size rounds, const float* cost, const float* memory, const float* 
     __asm__ volatile("" ::: "memory");  // every round reads again
   }
   Floats total = {};
-  for (Size i = 0; i < kChains; ++i) {
-    total += best[i];
+  for (const Floats& cost_of_chain : best) {
+    total += cost_of_chain;
   }
   return total[0];
 }

@@ -20,12 +20,12 @@ constexpr std::size_t kChunk = 4096;
 }  // namespace
 
 BeamSearch::BeamSearch(const CostNetworks& networks, const Problem& problem,
-                       const SearchOptions& options, Interrupt& interrupt, PassObserver* observer)
+                       const SearchOptions& options, Interrupt& interrupt, PassObserver observer)
     : networks_(networks),
       problem_(problem),
       options_(options),
       interrupt_(interrupt),
-      observer_(observer),
+      observer_(std::move(observer)),
       catalog_(networks, problem, options.threads, interrupt),
       grid_searches_(static_cast<std::size_t>(options.threads)) {}
 

@@ -26,7 +26,7 @@ namespace neuroshard {
 class BeamSearch {
  public:
   BeamSearch(const CostNetworks& networks, const Problem& problem, const SearchOptions& options,
-             Interrupt& interrupt, PassObserver* observer);
+             Interrupt& interrupt, PassObserver observer);
 
   std::optional<Plan> run();
 
@@ -63,7 +63,7 @@ class BeamSearch {
   const Problem& problem_;
   const SearchOptions options_;
   Interrupt& interrupt_;
-  PassObserver* observer_;  // or null
+  PassObserver observer_;
   ShardCatalog catalog_;
   std::vector<std::unique_ptr<GridSearch>> grid_searches_;  // of each worker, once it has worked
 };

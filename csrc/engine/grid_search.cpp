@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace neuroshard {
 
@@ -40,10 +41,10 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
 
 GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
                        const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt,
-                       PassObserver* observer)
+                       PassObserver observer)
     : output_dim_limits_(grid(problem, grid_steps)),
       interrupt_(interrupt),
-      observer_(observer),
+      observer_(std::move(observer)),
       passes_(networks, problem, catalog),
       compute_(static_cast<std::size_t>(problem.devices()) * kLanes),
       output_dims_(static_cast<std::size_t>(problem.devices()) * kLanes),
@@ -141,10 +142,10 @@ std::vector<int> GridSearch::devices(Shards shards, std::size_t step) {
 }
 
 void GridSearch::report(std::size_t lane) {
-  if (observer_ != nullptr) {
-    observer_->finished({.shards = passes_.shards(lane),
-                         .devices = passes_.devices(lane),
-                         .taken_over = passes_.taken_over(lane)});
+  if (observer_) {
+    observer_({.shards = passes_.shards(lane),
+               .devices = passes_.devices(lane),
+               .taken_over = passes_.taken_over(lane)});
   }
 }
 

@@ -42,9 +42,8 @@ class GridSearch {
   /// Hands out the numbers of tasks, each once, until there are none left.
   using NextTask = std::function<std::optional<std::size_t>()>;
 
-  /// `observer` may be null.
   GridSearch(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog,
-             int grid_steps, Interrupt& interrupt, PassObserver* observer);
+             int grid_steps, Interrupt& interrupt, PassObserver observer);
 
   /// Finds the plans of the tasks that `next_task` hands out; `tasks[i]` gets `results[i]`.
   void run(std::span<const Shards> tasks, const NextTask& next_task, std::span<Result> results);
@@ -78,7 +77,7 @@ class GridSearch {
 
   std::vector<double> output_dim_limits_;  // by step, ascending; fp32 numbers a sample
   Interrupt& interrupt_;
-  PassObserver* observer_;
+  PassObserver observer_;
   GreedyPasses passes_;
   PerLane<Trial> trials_;  // that the lanes of `passes_` are at
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -8,22 +9,15 @@
 
 namespace neuroshard {
 
-/// Is told of every greedy pass that the search has run, for counting what the search does.
-class PassObserver {
- public:
-  struct Pass {
-    std::span<const ShardCatalog::Kind> shards;  // in the order in which they are placed
-    std::vector<int> devices;  // of the shards placed; fewer than shards if no device took the next
-    std::size_t taken_over;    // of these, placed by an earlier pass already
-  };
-
-  PassObserver() = default;
-  PassObserver(const PassObserver&) = delete;
-  PassObserver& operator=(const PassObserver&) = delete;
-  virtual ~PassObserver() = default;
-
-  /// Called on the thread that ran the pass.
-  virtual void finished(const Pass& pass) = 0;
+/// A greedy pass that the search has run.
+struct FinishedPass {
+  std::span<const ShardCatalog::Kind> shards;  // in the order in which they are placed
+  std::vector<int> devices;  // of the shards placed; fewer than shards if no device took the next
+  std::size_t taken_over;    // of these, placed by an earlier pass already
 };
+
+/// Is told of every pass, on the thread that ran it, for counting what the search does. May be
+/// empty.
+using PassObserver = std::function<void(const FinishedPass&)>;
 
 }  // namespace neuroshard

@@ -28,7 +28,7 @@ void check_options(const SearchOptions& options) {
 
 std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
                            const SearchOptions& options, Interrupt& interrupt,
-                           PassObserver* observer) {
+                           const PassObserver& observer) {
   check_options(options);
   return BeamSearch(networks, problem, options, interrupt, observer).run();
 }

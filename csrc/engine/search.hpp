@@ -31,9 +31,9 @@ void check_options(const SearchOptions& options);
 
 /// The cheapest plan that the method finds (beam_search.hpp), or nothing. Throws
 /// std::invalid_argument for options out of range and networks that do not suit the problem, and
-/// Interrupted. `observer` may be null; it is told of the passes of all threads.
+/// Interrupted. `observer` is told of the passes of all threads.
 std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
                            const SearchOptions& options, Interrupt& interrupt,
-                           PassObserver* observer = nullptr);
+                           const PassObserver& observer = {});
 
 }  // namespace neuroshard
