@@ -80,7 +80,8 @@ def test_engine_gives_the_plan_of_the_written_out_method(seed: int) -> None:
     cost, splits, placement = reference.search(
         options["beam_width"], options["candidates"], options["max_splits"]
     )
-    result = _core.search(*engine_arguments(reference), **options, threads=1 + seed % 3)
+    networks, problem = engine_arguments(reference)
+    result = _core.search(networks, problem, **options, threads=1 + seed % 3)
     if placement is None:
         assert result is None
     else:
