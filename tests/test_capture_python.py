@@ -20,6 +20,7 @@ from neuroshard_fast import (
     Planner,
     SearchOptions,
     TableSet,
+    _core,
 )
 from neuroshard_fast.cli.main import main
 
@@ -94,6 +95,17 @@ def test_every_option_of_the_search_is_captured(models: CostModels, tmp_path: Pa
         planner.capture(tmp_path / "call")
         captured.add((tmp_path / "call").read_bytes())
     assert len(captured) == 6
+
+
+def test_a_plan_that_the_search_does_not_find_fails_the_replay(
+    models: CostModels, tmp_path: Path
+) -> None:
+    planner = Planner(models)
+    problem = planner.problem(_tables(), CLUSTER)
+    other = _core.search(models.networks, problem, max_splits=0)
+    assert other is not None
+    (tmp_path / "call").write_bytes(_core.write_capture(models.networks, problem, other))
+    assert _verify(tmp_path / "call").returncode != 0
 
 
 def test_a_call_without_a_plan_is_captured_too(models: CostModels, tmp_path: Path) -> None:
