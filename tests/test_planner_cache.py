@@ -86,6 +86,7 @@ def test_equal_problems_are_searched_once(models: CostModels) -> None:
     assert planner.searches == 1
     assert _timeless(again) == _timeless(first)
     assert 0 < again.planning_ms < first.planning_ms
+    assert planner.plan(_tables(), CLUSTER, SMALL_SEARCH) is not again  # its time is its own
 
 
 def test_that_there_is_no_plan_is_kept_too(models: CostModels) -> None:
