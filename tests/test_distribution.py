@@ -84,7 +84,7 @@ def test_the_source_distribution_holds_what_a_build_needs_and_no_tests(tmp_path:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert path.name == f"neuroshard_fast-{__version__}.tar.gz"
     needed = {"CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md"}
-    needed |= {str(file.relative_to(ROOT)) for file in ROOT.glob("csrc/*/*")}
+    needed |= {str(file.relative_to(ROOT)) for file in ROOT.glob("csrc/**/*") if file.is_file()}
     needed |= {
         str(file.relative_to(ROOT)) for file in PACKAGE.rglob("*.py*") if file.suffix != ".pyc"
     }
