@@ -302,3 +302,14 @@ def test_a_file_of_another_kind_is_named_with_the_kind_that_is_wanted(
     error = _one_error(capsys)
     assert f"{plan}: is a file of schema 'neuroshard/plan/1'" in error
     assert "'neuroshard/tables/1' is wanted" in error
+
+
+def test_pictures_and_twice_named_outputs_are_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["plan", "nowhere.json", "--devices", "8", "--memory", "1GiB"]
+    assert main([*plan, "--plot", str(tmp_path / "load.txt")]) == BAD_INPUT
+    assert ".svg" in _one_error(capsys)
+    twice = str(tmp_path / "load.png")
+    assert main([*plan, "-o", twice, "--plot", twice]) == BAD_INPUT
+    assert "same file" in _one_error(capsys)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from neuroshard_fast import (
     Cluster,
+    CostModels,
     EmbeddingTable,
     Feature,
     InfeasiblePlanError,
@@ -208,3 +209,26 @@ def test_an_argument_of_another_type_is_an_input_error(
 ) -> None:
     with pytest.raises(InputError, match=f"a {wanted} is wanted"):
         planner.plan(*arguments)
+
+
+def test_what_forbids_a_plan_where_memory_does_not(planner: Planner) -> None:
+    one = TableSet.of([next(iter(_tables(1)))])
+    with pytest.raises(InfeasiblePlanError, match=r"within 1\.5 times their mean"):
+        planner.plan(one, Cluster(world_size=2, memory_bytes=GIB), SearchOptions(max_splits=0))
+
+
+def test_cost_models_without_finite_costs_are_named(planner: Planner) -> None:
+    tensors = {name: array.copy() for name, array in planner.cost_models.tensors.items()}
+    tensors["forward.2.3.bias"][:] = 1e38
+    tensors["forward.2.4.weight"][:] = 1e10
+    wild = Planner(CostModels(planner.cost_models.info, tensors))
+    with pytest.raises(InputError, match=r"cost models .* no finite cost"):
+        wild.plan(_tables(8), Cluster(world_size=2, memory_bytes=8 * GIB))
+
+
+def test_cost_models_with_absurd_costs_are_named(planner: Planner) -> None:
+    tensors = {name: array.copy() for name, array in planner.cost_models.tensors.items()}
+    tensors["forward.2.4.bias"][:] = 1e15
+    wild = Planner(CostModels(planner.cost_models.info, tensors))
+    with pytest.raises(InputError, match=r"cost models .* is no cost"):
+        wild.plan(_tables(8), Cluster(world_size=2, memory_bytes=8 * GIB))

@@ -30,6 +30,7 @@ from neuroshard_fast.units import format_bytes
 DEFAULT_COST_MODELS = "h100-sim"
 
 _MAX_TOTAL_BYTES = 2**60  # as in csrc/engine/problem.cpp
+_MAX_COST_MS = 1e12  # as in plan.py
 _LISTED_TABLES = 3
 
 
@@ -96,7 +97,7 @@ class Planner:
         keeps the memory caps.
         """
         started = time.perf_counter()
-        options = options or SearchOptions()
+        options = SearchOptions() if options is None else options
         self._last.call = None
         _check_types(tables, cluster, options)
         key = question_key(tables, cluster, options)
@@ -135,7 +136,7 @@ class Planner:
         self, tables: TableSet, cluster: Cluster, options: SearchOptions | None = None
     ) -> _core.Problem:
         """The engine's view of a planning problem; InputError where the cost models do not fit it."""
-        options = options or SearchOptions()
+        options = SearchOptions() if options is None else options
         _check_types(tables, cluster, options)
         self.cost_models.require_device_count(cluster.world_size)
         batch_size = self._batch_size(cluster)
@@ -163,7 +164,7 @@ class Planner:
         self, tables: TableSet, problem: _core.Problem, options: SearchOptions
     ) -> SearchOutcome:
         """Run the algorithm of ``options`` on a problem made by :meth:`problem`."""
-        with _engine_refusals():
+        with _engine_refusals(f"cost models {self.cost_models.info.name!r}: "):
             return self._search(tables, problem, options)
 
     def _search(
@@ -188,10 +189,33 @@ class Planner:
 
     def _answer(self, tables: TableSet, cluster: Cluster, options: SearchOptions) -> Answer:
         problem = self.problem(tables, cluster, options)
-        found = self.search(tables, problem, options).result
+        impossible = _what_cannot_fit(tables, cluster, options)
+        found = None if impossible else self.search(tables, problem, options).result
         if found is None:
-            return Answer(None, _why_infeasible(tables, cluster, options), None)
+            reasons = impossible or self._what_else_forbids(problem)
+            return Answer(None, _why_infeasible(tables, cluster, options, reasons), None)
+        costs = np.abs([found.compute, found.forward, found.backward])
+        if costs.max() > _MAX_COST_MS:
+            raise InputError(
+                f"cost models {self.cost_models.info.name!r}: they predict {costs.max():.3g} ms for a "
+                f"device of the best plan; more than {_MAX_COST_MS:g} ms is no cost"
+            )
         return Answer(self._describe(tables, cluster, options, problem, found), "", found)
+
+    def _what_else_forbids(self, problem: _core.Problem) -> list[str]:
+        """What besides memory may have kept the search from a plan.
+
+        InputError where it is the cost models: plans that fit have no finite cost.
+        """
+        placement = _core.random_placement(problem, 0)
+        if placement is None:
+            return []
+        with _engine_refusals(f"cost models {self.cost_models.info.name!r}: "):
+            _core.evaluate(self.cost_models.networks, problem, [], placement)
+        return [
+            "there are plans within the memory, but the search keeps the output dims of a device "
+            "within 1.5 times their mean"
+        ]
 
     def _describe(
         self,
@@ -281,12 +305,12 @@ def _check_types(tables: object, cluster: object, options: object) -> None:
 
 
 @contextmanager
-def _engine_refusals() -> Iterator[None]:
+def _engine_refusals(where: str = "") -> Iterator[None]:
     """What the engine refuses after all checks here, such as predictions beyond fp32, as InputError."""
     try:
         yield
     except ValueError as error:
-        raise InputError(str(error)) from error
+        raise InputError(f"{where}{error}") from error
 
 
 def _size(table: EmbeddingTable) -> float:
@@ -306,22 +330,31 @@ _BASELINE_KEYS: dict[str, Callable[[EmbeddingTable], float]] = {
 """What each greedy baseline balances (source: the published NeuroShard baselines)."""
 
 
-def _why_infeasible(tables: TableSet, cluster: Cluster, options: SearchOptions) -> str:
-    """What does not fit, for people to act on."""
+def _what_cannot_fit(tables: TableSet, cluster: Cluster, options: SearchOptions) -> list[str]:
+    """Why no plan can keep the memory; empty where one may."""
     cap = cluster.memory_bytes
-    sizes = {t.name: shard_memory(t).of_width(t.embedding_dim) for t in tables}
-    asked, available = sum(sizes.values()), cap * cluster.world_size
-    lines = [
-        f"no plan of algorithm {options.algorithm!r} keeps {format_bytes(cap)} on each of "
-        f"{cluster.world_size} devices: the tables take {format_bytes(asked)} of "
-        f"{format_bytes(available)} in all"
-    ]
-    if asked > available:
-        lines.append(
+    asked = sum(shard_memory(table).of_width(table.embedding_dim) for table in tables)
+    reasons = []
+    if asked > cap * cluster.world_size:
+        reasons.append(
             f"the tables are larger than all devices together: {-(-asked // cap)} devices of this "
             f"memory or {format_bytes(-(-asked // cluster.world_size))} a device is the least that could do"
         )
-    lines += _tables_that_fit_nowhere(tables, cap, options)
+    return reasons + _tables_that_fit_nowhere(tables, cap, options)
+
+
+def _why_infeasible(
+    tables: TableSet, cluster: Cluster, options: SearchOptions, reasons: list[str]
+) -> str:
+    """What does not fit, for people to act on."""
+    cap = cluster.memory_bytes
+    sizes = {t.name: shard_memory(t).of_width(t.embedding_dim) for t in tables}
+    lines = [
+        f"no plan of algorithm {options.algorithm!r} keeps {format_bytes(cap)} on each of "
+        f"{cluster.world_size} devices: the tables take {format_bytes(sum(sizes.values()))} of "
+        f"{format_bytes(cap * cluster.world_size)} in all",
+        *reasons,
+    ]
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:_LISTED_TABLES]
     lines.append("largest: " + ", ".join(f"{n!r} {format_bytes(s)}" for n, s in largest))
     if options.algorithm == "neuroshard":

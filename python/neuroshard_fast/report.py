@@ -113,9 +113,13 @@ def draw_plan(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
     if plan.world_size <= 32:
         memory_axes.set_xticks(devices)
     picture = io.BytesIO()
-    suffix = as_path(path).suffix.lstrip(".").lower() or "png"
-    try:
-        figure.savefig(picture, format=suffix, dpi=130)
-    except ValueError as error:
-        raise InputError(f"{path}: pictures end in .png, .svg or .pdf") from error
+    figure.savefig(picture, format=picture_format(path), dpi=130)
     write_atomically(path, picture.getvalue())
+
+
+def picture_format(path: str | os.PathLike[str]) -> str:
+    """The format that a picture of this name is written in; InputError for names of no picture."""
+    suffix = as_path(path).suffix.lstrip(".").lower() or "png"
+    if suffix not in ("png", "svg", "pdf"):
+        raise InputError(f"{path}: pictures end in .png, .svg or .pdf")
+    return suffix

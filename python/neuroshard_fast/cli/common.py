@@ -6,6 +6,7 @@ import argparse
 
 from neuroshard_fast import config
 from neuroshard_fast.cluster import Cluster
+from neuroshard_fast.errors import InputError
 from neuroshard_fast.options import ALGORITHMS, SearchOptions
 from neuroshard_fast.units import parse_bytes
 
@@ -21,9 +22,11 @@ def output(text: str) -> str:
 
 def check_outputs(*paths: str | None) -> None:
     """InputError where one of the files that were asked for cannot be written; for before long work."""
-    for path in paths:
-        if path is not None:
-            config.output_file(path)
+    given = [path for path in paths if path is not None]
+    for path in given:
+        config.output_file(path)
+        if given.count(path) > 1:
+            raise InputError(f"{path}: two outputs cannot be the same file; give each its own")
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:

@@ -49,10 +49,12 @@ def run(args: argparse.Namespace) -> int:
     """Plan, print, and write what was asked for."""
     from neuroshard_fast.errors import InfeasiblePlanError
     from neuroshard_fast.planner import DEFAULT_COST_MODELS, Planner, require_capturable
-    from neuroshard_fast.report import draw_plan, format_plan
+    from neuroshard_fast.report import draw_plan, format_plan, picture_format
     from neuroshard_fast.tables import TableSet
 
     check_outputs(args.output, args.plot, args.capture)
+    if args.plot is not None:
+        picture_format(args.plot)
     devices, options = cluster(args), search_options(args)
     if args.capture is not None:
         require_capturable(options)
