@@ -41,7 +41,7 @@ double best_rate(const Run& run) {
   constexpr std::chrono::duration<double> kRunTime{2e-4};
   const auto time = [&](std::size_t rounds) -> std::chrono::duration<double> {
     const Clock::time_point start = Clock::now();
-    volatile float result = run(rounds);  // has to be computed
+    const volatile float result = run(rounds);  // has to be computed
     static_cast<void>(result);
     return Clock::now() - start;
   };

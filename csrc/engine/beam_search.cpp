@@ -137,15 +137,16 @@ std::vector<GridSearch::Result> BeamSearch::score(
     std::span<const std::vector<Kind>> ordered_shards) {
   const std::vector<GridSearch::Shards> tasks(ordered_shards.begin(), ordered_shards.end());
   std::vector<GridSearch::Result> results(tasks.size());
+  const std::size_t workers = std::min(tasks.size(), grid_searches_.size());
   std::atomic<std::size_t> next = 0;
   const auto next_task = [&]() -> std::optional<std::size_t> {
     const std::size_t task = next++;
     return task < tasks.size() ? std::optional(task) : std::nullopt;
   };
-  parallel_for(std::min(tasks.size(), grid_searches_.size()), options_.threads, interrupt_,
-               [&](std::size_t /*item*/, std::size_t worker) {
-                 grid_search(worker).run(tasks, next_task, results);
-               });
+  parallel_for(
+      workers, options_.threads, interrupt_, [&](std::size_t /*item*/, std::size_t worker) {
+        grid_search(worker).run(tasks, next_task, (tasks.size() + workers - 1) / workers, results);
+      });
   return results;
 }
 

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +10,7 @@
 #include "cost_networks.hpp"
 #include "grid_search.hpp"
 #include "interrupt.hpp"
+#include "pass_observer.hpp"
 #include "plan.hpp"
 #include "problem.hpp"
 #include "search.hpp"

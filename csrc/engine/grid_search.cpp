@@ -51,10 +51,10 @@ GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
       plan_cost_(networks, problem.devices()) {}
 
 void GridSearch::run(std::span<const Shards> tasks, const NextTask& next_task,
-                     std::span<Result> results) {
+                     std::size_t first_tasks, std::span<Result> results) {
   std::size_t busy = 0;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    busy += begin(lane, tasks, next_task) ? 1 : 0;
+    busy += (lane < first_tasks && begin(lane, tasks, next_task)) || share(lane) ? 1 : 0;
   }
   for (std::size_t steps = 0; busy > 0; ++steps) {
     if (steps % kStepsPerCheck == 0) {

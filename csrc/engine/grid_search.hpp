@@ -45,8 +45,10 @@ class GridSearch {
   GridSearch(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog,
              int grid_steps, Interrupt& interrupt, PassObserver observer);
 
-  /// Finds the plans of the tasks that `next_task` hands out; `tasks[i]` gets `results[i]`.
-  void run(std::span<const Shards> tasks, const NextTask& next_task, std::span<Result> results);
+  /// Finds the plans of the tasks that `next_task` hands out; `tasks[i]` gets `results[i]`. Takes
+  /// no more than `first_tasks` of them at once to begin with, so that others find some.
+  void run(std::span<const Shards> tasks, const NextTask& next_task, std::size_t first_tasks,
+           std::span<Result> results);
 
   /// The device of each shard in the plan that a step of the grid finds.
   std::vector<int> devices(Shards shards, std::size_t step);
@@ -67,7 +69,7 @@ class GridSearch {
   bool go_on(std::size_t lane, std::span<Result> results);
 
   /// Takes over the lower half of the limits that another lane has still to try; false if there is
-  /// no such lane.
+  /// no such lane. Of a task just begun, that is half of all limits.
   bool share(std::size_t lane);
 
   /// Tells the observer of the pass that has ended in a lane.

@@ -76,8 +76,8 @@ void Problem::check_table(std::size_t table) const {
     throw std::invalid_argument(entry("features", table) + " must hold finite numbers");
   }
   const std::int64_t width = tables_.widths[table];
-  check_range(width, entry("dims", table), 4, kMaxWidth);
-  if (width % 4 != 0) {
+  check_range(width, entry("dims", table), kColumns, kMaxWidth);
+  if (width % kColumns != 0) {
     throw std::invalid_argument(entry("dims", table) + " must be a multiple of 4, got " +
                                 std::to_string(width));
   }
