@@ -566,6 +566,28 @@ def test_search_options_out_of_range_are_refused(option: str, low: int, high: in
             _core.search(small_networks(), problem, **{option: value})
 
 
+def test_set_networks_too_wide_for_the_devices_are_refused() -> None:
+    """A file of two megabytes must not make the search ask for 16 GiB."""
+
+    def network(*sizes: int) -> _core.Network:
+        return _core.Network(
+            [(np.zeros((o, i)), np.zeros(o)) for i, o in itertools.pairwise(sizes)]
+        )
+
+    devices = 2**16
+    networks = _core.CostNetworks(
+        network(3, 1),
+        network(1, 4096, 1),
+        {devices: network(2 * devices, 1, devices)},
+        {devices: network(devices, 1, devices)},
+    )
+    problem = _core.Problem(**problem_arguments(devices=devices))
+    with pytest.raises(
+        ValueError, match="set: a first layer of 4096 outputs is too wide for 65536"
+    ):
+        _core.search(networks, problem)
+
+
 def test_networks_that_give_no_finite_cost_are_refused() -> None:
     def network(inputs: int, outputs: int, weight: float) -> _core.Network:
         return _core.Network([(np.full((outputs, inputs), weight), np.zeros(outputs))])

@@ -1,5 +1,6 @@
 #include "search.hpp"
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 
@@ -13,6 +14,18 @@ void check_range(int value, const char* name, int low, int high) {
   if (value < low || value > high) {
     throw std::invalid_argument(std::string(name) + " must lie between " + std::to_string(low) +
                                 " and " + std::to_string(high) + ", got " + std::to_string(value));
+  }
+}
+
+/// Passes keep the sums of the set network for every device. Few bytes of a damaged file can ask
+/// for more than any machine has.
+void check_memory(const CostNetworks& networks, const Problem& problem) {
+  constexpr std::size_t kMaxSums = std::size_t{1} << 26;  // of one pass; 4 GiB for all lanes
+  const std::size_t sums = networks.set().sums_size();
+  if (sums > kMaxSums / static_cast<std::size_t>(problem.devices())) {
+    throw std::invalid_argument("set: a first layer of " + std::to_string(sums) +
+                                " outputs is too wide for " + std::to_string(problem.devices()) +
+                                " devices");
   }
 }
 
@@ -30,6 +43,7 @@ std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
                            const SearchOptions& options, Interrupt& interrupt,
                            const PassObserver& observer) {
   check_options(options);
+  check_memory(networks, problem);
   return BeamSearch(networks, problem, options, interrupt, observer).run();
 }
 
