@@ -28,9 +28,7 @@ GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
       exact_output_dims_(devices_ * kLanes),
       used_(devices_ * kLanes),
       sums_(kLanes * devices_ * networks.set().sums_size()),
-      nowhere_(networks.set().sums_size()) {
-  contribution_.fill(nowhere_.data());
-}
+      nowhere_(networks.set().sums_size()) {}
 
 inline void GreedyPasses::load_device(std::size_t lane, const Placement& placement,
                                       std::int64_t bytes) {
@@ -169,7 +167,12 @@ int GreedyPasses::choose_exactly(std::size_t lane, int first, int last) const {
 void GreedyPasses::put() {
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     running_[lane] &= chosen_[lane] >= 0;
-    sums_of_chosen_[lane] = running_[lane] ? sums(lane, chosen_[lane]) : nowhere_.data();
+    if (running_[lane]) {
+      sums_of_chosen_[lane] = sums(lane, chosen_[lane]);
+    } else {  // nothing to nowhere; the catalog may have moved what the lane added last
+      sums_of_chosen_[lane] = nowhere_.data();
+      contribution_[lane] = nowhere_.data();
+    }
   }
   networks_.set().add(sums_of_chosen_, contribution_, cost_of_chosen_, workspace_);
   for (std::size_t lane = 0; lane < kLanes; ++lane) {

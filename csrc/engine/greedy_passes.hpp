@@ -124,7 +124,7 @@ class GreedyPasses {
   AlignedVector<std::uint8_t> used_;         // whether anything is placed
 
   AlignedVector<float> sums_;     // of the set network, [kLanes][devices][its size]
-  AlignedVector<float> nowhere_;  // sums for lanes that place nothing
+  AlignedVector<float> nowhere_;  // zeros: sums and contribution of lanes that place nothing
 };
 
 }  // namespace neuroshard
