@@ -232,3 +232,23 @@ def test_cost_models_with_absurd_costs_are_named(planner: Planner) -> None:
     wild = Planner(CostModels(planner.cost_models.info, tensors))
     with pytest.raises(InputError, match=r"cost models .* is no cost"):
         wild.plan(_tables(8), Cluster(world_size=2, memory_bytes=8 * GIB))
+
+
+def test_baselines_are_not_said_to_have_limits_of_the_search(planner: Planner) -> None:
+    tables = TableSet.of(
+        [
+            EmbeddingTable(
+                name=f"t{index}",
+                num_embeddings=rows,
+                embedding_dim=64,
+                features=(Feature(name="f", pooling_factor=1.0),),
+                reuse_histogram=(1.0,) + (0.0,) * 16,
+            )
+            for index, rows in enumerate((30_000, 30_000, 20_000, 20_000, 20_000))
+        ]
+    )
+    total = sum(shard_memory(table).of_width(64) for table in tables)
+    tight = Cluster(world_size=2, memory_bytes=total // 2 + 1000)
+    with pytest.raises(InfeasiblePlanError) as raised:
+        planner.plan(tables, tight, SearchOptions(algorithm="dim_greedy"))
+    assert "output dims" not in str(raised.value)

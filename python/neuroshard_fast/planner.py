@@ -93,8 +93,8 @@ class Planner:
     ) -> ShardingPlan:
         """The plan that the search finds cheapest; its ``planning_ms`` is the time of this call.
 
-        InputError where the cost models do not fit the cluster; InfeasiblePlanError where no plan
-        keeps the memory caps.
+        InputError where the cost models do not fit the cluster; InfeasiblePlanError where none is
+        found.
         """
         started = time.perf_counter()
         options = SearchOptions() if options is None else options
@@ -189,11 +189,11 @@ class Planner:
 
     def _answer(self, tables: TableSet, cluster: Cluster, options: SearchOptions) -> Answer:
         problem = self.problem(tables, cluster, options)
-        impossible = _what_cannot_fit(tables, cluster, options)
-        found = None if impossible else self.search(tables, problem, options).result
+        cannot_fit = _what_cannot_fit(tables, cluster, options)
+        found = None if cannot_fit else self.search(tables, problem, options).result
         if found is None:
-            reasons = impossible or self._what_else_forbids(problem)
-            return Answer(None, _why_infeasible(tables, cluster, options, reasons), None)
+            reasons = cannot_fit or self._what_else_forbids(problem, options)
+            return Answer(None, _why_none(tables, cluster, options, reasons), None)
         costs = np.abs([found.compute, found.forward, found.backward])
         if costs.max() > _MAX_COST_MS:
             raise InputError(
@@ -202,19 +202,20 @@ class Planner:
             )
         return Answer(self._describe(tables, cluster, options, problem, found), "", found)
 
-    def _what_else_forbids(self, problem: _core.Problem) -> list[str]:
-        """What besides memory may have kept the search from a plan.
+    def _what_else_forbids(self, problem: _core.Problem, options: SearchOptions) -> list[str]:
+        """Where any placement of whole tables fits: what else may have kept the search from a plan.
 
-        InputError where it is the cost models: plans that fit have no finite cost.
+        InputError where it is the cost models, which have no finite cost for a placement that fits.
         """
         placement = _core.random_placement(problem, 0)
-        if placement is None:
+        if placement is None or options.algorithm != "neuroshard":
             return []
         with _engine_refusals(f"cost models {self.cost_models.info.name!r}: "):
             _core.evaluate(self.cost_models.networks, problem, [], placement)
+        highest = 1.0 if options.grid_steps == 1 else 1.5
         return [
-            "there are plans within the memory, but the search keeps the output dims of a device "
-            "within 1.5 times their mean"
+            "a random placement fits: the search keeps the output dims of a device within "
+            f"{highest:g} times their mean and places shards in one order, which rules others out"
         ]
 
     def _describe(
@@ -343,15 +344,15 @@ def _what_cannot_fit(tables: TableSet, cluster: Cluster, options: SearchOptions)
     return reasons + _tables_that_fit_nowhere(tables, cap, options)
 
 
-def _why_infeasible(
+def _why_none(
     tables: TableSet, cluster: Cluster, options: SearchOptions, reasons: list[str]
 ) -> str:
-    """What does not fit, for people to act on."""
+    """That there is no plan, and what is known of why, for people to act on."""
     cap = cluster.memory_bytes
     sizes = {t.name: shard_memory(t).of_width(t.embedding_dim) for t in tables}
     lines = [
-        f"no plan of algorithm {options.algorithm!r} keeps {format_bytes(cap)} on each of "
-        f"{cluster.world_size} devices: the tables take {format_bytes(sum(sizes.values()))} of "
+        f"algorithm {options.algorithm!r} finds no plan for {cluster.world_size} devices of "
+        f"{format_bytes(cap)} each: the tables take {format_bytes(sum(sizes.values()))} of "
         f"{format_bytes(cap * cluster.world_size)} in all",
         *reasons,
     ]
