@@ -1,4 +1,4 @@
-"""Writes captures of golden tasks, of three sizes, for the programs that plan without Python.
+"""Writes captures of golden tasks, of three sizes, default options, for the programs that plan without Python.
 
 python tests/golden_captures.py FOLDER
 """
@@ -20,8 +20,8 @@ def write_golden_captures(folder: Path) -> dict[str, Path]:
     paths = {}
     for size, (tasks, tables) in SIZES.items():
         task = next(task for task in golden_tasks(tasks) if task.problem.tables == tables)
-        plan = _core.search(golden_networks(), task.problem, **task.search)
-        capture = _core.write_capture(golden_networks(), task.problem, plan, **task.search)
+        plan = _core.search(golden_networks(), task.problem)
+        capture = _core.write_capture(golden_networks(), task.problem, plan)
         paths[size] = folder / f"{size}.capture"
         paths[size].write_bytes(capture)
     return paths
