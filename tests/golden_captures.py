@@ -1,4 +1,4 @@
-"""Writes captures of golden tasks, of three sizes, default options, for the programs that plan without Python.
+"""Writes captures of golden tasks, three sizes, default options, for the programs without Python.
 
 python tests/golden_captures.py FOLDER
 """
