@@ -96,7 +96,7 @@ lint: $(VENV)/.everything
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.hpp' '*.inl')
 	$(CMAKE) --preset default --log-level=WARNING
 	$(CMAKE) --build --preset default
 	$(CMAKE) --preset tidy $(FOR_PYTHON) --log-level=WARNING
@@ -106,7 +106,7 @@ lint: $(VENV)/.everything
 format: $(VENV)/.everything
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.hpp')
+	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.hpp' '*.inl')
 
 # Planning time of the engine alone, no Python in the process.
 bench: captures

@@ -133,7 +133,8 @@ void GreedyPasses::choose() {
                   rounded_memory_limit_.data(), rounded_output_dim_limit_.data(), first_.data(),
                   last_.data());
   // Rounding keeps the order, so no open device was left out. Where the one chosen is not open, or
-  // others cost the same, the exact numbers decide.
+  // others cost the same, the exact numbers decide: of equals the one with fewer bytes, then the
+  // lower number, so nothing beats the first if it holds none.
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     chosen_[lane] = first_[lane];
     if (running_[lane] && first_[lane] >= 0) {

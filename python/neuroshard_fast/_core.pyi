@@ -169,7 +169,4 @@ def supported_isas() -> list[str]:
     """The instruction sets that can be used here, the widest first."""
 
 def use_isa(name: str) -> None:
-    """Use a supported instruction set, for tests and benchmarks. ValueError for any other name.
-
-    Not while another thread plans.
-    """
+    """Use a supported instruction set from now on, for tests and benchmarks. ValueError for any other name."""

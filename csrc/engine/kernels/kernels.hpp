@@ -36,7 +36,8 @@ struct Kernels {
   };
 
   /// For each lane the first and the last device of the lowest cost, of those whose memory and
-  /// output dims do not exceed the limits of the lane; -1 where there is none.
+  /// output dims do not exceed the limits of the lane. `first` is -1 where there is none; `last`
+  /// then means nothing.
   void (*choose)(const Devices& devices, const float* memory_limit, const float* output_dim_limit,
                  std::int32_t* first, std::int32_t* last);
 
