@@ -13,7 +13,7 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 # Else CMake may take another Python than that of the virtual environment.
 FOR_PYTHON := -DPython_EXECUTABLE=$(abspath $(BIN))/python
 
-.PHONY: demo test test-full captures sanitize fuzz check-aarch64 lint format bench bench-measured clean
+.PHONY: demo test test-full captures sanitize fuzz check-aarch64 lint format bench bench-scaling bench-measured clean
 
 $(VENV)/.venv-made:
 	$(PYTHON) -m venv $(VENV)
@@ -108,13 +108,15 @@ format: $(VENV)/.everything
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.hpp' '*.inl')
 
-# Planning time of the engine alone, no Python in the process.
-bench: captures
-	$(CMAKE) --preset default --log-level=WARNING
-	$(CMAKE) --build --preset default
-	for size in 51x4 195x16 1000x128; do \
-	    build/default/neuroshard-bench $(CAPTURES)/$$size.capture --verify --repeat 20 || exit 1; \
-	done
+# Planning time here and with others, about three minutes; BENCH_OPTIONS=--full adds what takes four more.
+bench: $(VENV)/.everything
+	mkdir -p $(OUT)
+	PYTHONPATH=tests $(BIN)/python benchmarks/planning_time.py -o $(OUT)/planning-time.json $(BENCH_OPTIONS)
+
+# Planning time over numbers of tables and devices, about two minutes.
+bench-scaling: $(VENV)/.everything
+	mkdir -p $(OUT)
+	PYTHONPATH=tests $(BIN)/python benchmarks/scaling.py -o $(OUT)/scaling.json --plot $(OUT)/planning-scaling.png
 
 # Plans of every algorithm measured for real on this machine's CPU; takes about 20 minutes.
 bench-measured: $(VENV)/.everything

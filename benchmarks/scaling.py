@@ -147,7 +147,9 @@ def fit(times: list[Time]) -> Fit:
 
 def format_report(report: Report) -> str:
     """Times by tables (rows) and devices (columns) as a Markdown table."""
-    by_size = {(time.tables, time.devices): f"{time.median_ms:,.3g}" for time in report.times}
+    by_size = {
+        (time.tables, time.devices): f"{float(f'{time.median_ms:.3g}'):,g}" for time in report.times
+    }
     rows = [
         [f"{tables:,}", *(by_size.get((tables, devices), "") for devices in DEVICES)]
         for tables in TABLES
