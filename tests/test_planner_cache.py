@@ -173,10 +173,7 @@ def test_an_input_error_is_not_kept(models: CostModels) -> None:
 
 
 def _answer(models: CostModels, tables: TableSet) -> Answer:
-    planner = Planner(models)
-    plan = planner.plan(tables, CLUSTER, SMALL_SEARCH)
-    problem = planner.problem(tables, CLUSTER, SMALL_SEARCH)
-    return Answer(plan, "", planner.search(tables, problem, SMALL_SEARCH).result)
+    return Answer(Planner(models).plan(tables, CLUSTER, SMALL_SEARCH), "")
 
 
 def test_the_least_recently_used_answers_go_first(models: CostModels) -> None:
@@ -197,13 +194,13 @@ def test_an_answer_kept_again_counts_once(models: CostModels) -> None:
     once = Answers(max_bytes=50_000)
     for _ in range(20):
         once.keep(b"a", answer)
-    once.keep(b"b", Answer(None, "none", None))
+    once.keep(b"b", Answer(None, "none"))
     assert once.get(b"a") is answer
 
 
 def test_an_answer_larger_than_all_that_is_kept_is_not(models: CostModels) -> None:
     answers = Answers(max_bytes=1000)
-    answers.keep(b"a", Answer(None, "x", None))
+    answers.keep(b"a", Answer(None, "x"))
     answers.keep(b"b", _answer(models, _tables(50)))
     assert answers.get(b"b") is None
 
@@ -224,7 +221,7 @@ def test_kept_answers_take_no_more_memory_than_allowed(
     def keep(number: int) -> None:
         tables = TableSet.of([_table(f"{name}{number}.{i}", 1000 + i, dim) for i in range(100)])
         plan = planner.plan(tables, cluster, options)
-        answers.keep(question_key(tables, cluster, options), Answer(plan, "", None))
+        answers.keep(question_key(tables, cluster, options), Answer(plan, ""))
 
     keep(0)
     planner._answers = Answers(max_answers=0)

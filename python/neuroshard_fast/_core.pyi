@@ -169,4 +169,4 @@ def supported_isas() -> list[str]:
     """The instruction sets that can be used here, the widest first."""
 
 def use_isa(name: str) -> None:
-    """Use a supported instruction set from now on, for tests and benchmarks. ValueError for any other name."""
+    """Use a supported instruction set from now on, for tests and benchmarks. ValueError for others."""

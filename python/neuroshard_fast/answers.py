@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from neuroshard_fast import _core, config
+from neuroshard_fast import config
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.options import SearchOptions
 from neuroshard_fast.plan import ShardingPlan
@@ -24,14 +24,10 @@ _OBJECT_SIZE = 4
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a planning problem: a plan, or the reason why there is none.
-
-    found: the plan as the engine has it; None where there is none.
-    """
+    """The answer to a planning problem: a plan, or the reason why there is none."""
 
     plan: ShardingPlan | None
     why_none: str
-    found: _core.Plan | None
 
 
 def question_key(tables: TableSet, cluster: Cluster, options: SearchOptions) -> bytes:

@@ -124,12 +124,15 @@ class Planner:
         if call is None:
             raise InputError("nothing to capture: call plan() first, in the same thread")
         require_capturable(call.options)
-        captured = _core.write_capture(
-            self.cost_models.networks,
-            self.problem(call.tables, call.cluster, call.options),
-            call.answer.found,
-            **_search_arguments(call.options),
+        networks = self.cost_models.networks
+        problem = self.problem(call.tables, call.cluster, call.options)
+        plan = call.answer.plan
+        found = (
+            None
+            if plan is None
+            else _core.evaluate(networks, problem, plan.column_splits, plan.placement)
         )
+        captured = _core.write_capture(networks, problem, found, **_search_arguments(call.options))
         config.write_atomically(path, captured)
 
     def problem(
@@ -193,14 +196,14 @@ class Planner:
         found = None if cannot_fit else self.search(tables, problem, options).result
         if found is None:
             reasons = cannot_fit or self._what_else_forbids(problem, options)
-            return Answer(None, _why_none(tables, cluster, options, reasons), None)
+            return Answer(None, _why_none(tables, cluster, options, reasons))
         costs = np.abs([found.compute, found.forward, found.backward])
         if costs.max() > _MAX_COST_MS:
             raise InputError(
                 f"cost models {self.cost_models.info.name!r}: they predict {costs.max():.3g} ms for a "
                 f"device of the best plan; more than {_MAX_COST_MS:g} ms is no cost"
             )
-        return Answer(self._describe(tables, cluster, options, problem, found), "", found)
+        return Answer(self._describe(tables, cluster, options, problem, found), "")
 
     def _what_else_forbids(self, problem: _core.Problem, options: SearchOptions) -> list[str]:
         """Where any placement of whole tables fits: what else may have kept the search from a plan.
