@@ -17,6 +17,25 @@ namespace {
 // Extensions scored together. Bounds the sequences and results held while a wide beam is scored.
 constexpr std::size_t kChunk = 4096;
 
+/// Whether a greedy pass takes shard `a` of these before shard `b`: the shard that alone is dearer
+/// goes first, among equals the one of the later index.
+bool placed_before(const ShardCatalog& catalog, std::span<const ShardCatalog::Kind> shards, int a,
+                   int b) {
+  const float cost_a = catalog.single_cost(shards[static_cast<std::size_t>(a)]);
+  const float cost_b = catalog.single_cost(shards[static_cast<std::size_t>(b)]);
+  return cost_a != cost_b ? cost_a > cost_b : a > b;
+}
+
+/// Indices into `shards` in the order in which a greedy pass takes them.
+std::vector<int> placement_order(const ShardCatalog& catalog,
+                                 std::span<const ShardCatalog::Kind> shards) {
+  std::vector<int> order(shards.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](int a, int b) { return placed_before(catalog, shards, a, b); });
+  return order;
+}
+
 }  // namespace
 
 BeamSearch::BeamSearch(const CostNetworks& networks, const Problem& problem,

@@ -1,7 +1,6 @@
 #include "grid_search.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace neuroshard {
@@ -22,22 +21,6 @@ std::vector<double> grid(const Problem& problem, int steps) {
 }
 
 }  // namespace
-
-bool placed_before(const ShardCatalog& catalog, std::span<const ShardCatalog::Kind> shards, int a,
-                   int b) {
-  const float cost_a = catalog.single_cost(shards[static_cast<std::size_t>(a)]);
-  const float cost_b = catalog.single_cost(shards[static_cast<std::size_t>(b)]);
-  return cost_a != cost_b ? cost_a > cost_b : a > b;
-}
-
-std::vector<int> placement_order(const ShardCatalog& catalog,
-                                 std::span<const ShardCatalog::Kind> shards) {
-  std::vector<int> order(shards.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](int a, int b) { return placed_before(catalog, shards, a, b); });
-  return order;
-}
 
 GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
                        const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt,

@@ -18,15 +18,6 @@
 
 namespace neuroshard {
 
-/// Whether a greedy pass takes shard `a` of these before shard `b`: the shard that alone is dearer
-/// goes first, among equals the one of the later index.
-bool placed_before(const ShardCatalog& catalog, std::span<const ShardCatalog::Kind> shards, int a,
-                   int b);
-
-/// Indices into `shards` in the order in which a greedy pass takes them.
-std::vector<int> placement_order(const ShardCatalog& catalog,
-                                 std::span<const ShardCatalog::Kind> shards);
-
 /// Table-wise search: greedy passes under a grid of limits on the output dim of a device.
 /// One object serves one thread.
 class GridSearch {
@@ -56,8 +47,8 @@ class GridSearch {
  private:
   struct Trial {
     std::size_t task = 0;
-    std::size_t step = 0;  // the lowest one that gives the same plan
-    std::size_t last = 0;  // step that the lane shall try, of those below
+    std::size_t step = 0;  // of the limit being tried; of a plan kept, the lowest that gives it
+    std::size_t last = 0;  // the lowest step that the lane has to try
     bool under_way = false;
   };
 
