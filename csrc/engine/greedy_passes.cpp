@@ -20,174 +20,165 @@ GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
       catalog_(catalog),
       devices_(static_cast<std::size_t>(problem.devices())),
       memory_bytes_(problem.memory_bytes()),
-      rounding_is_exact_(problem.output_dims_are_whole()),
+      loads_of_devices_(devices_ * kLanes),
       cost_(devices_ * kLanes),
       rounded_memory_(devices_ * kLanes),
       rounded_output_dims_(devices_ * kLanes),
-      memory_(devices_ * kLanes),
-      exact_output_dims_(devices_ * kLanes),
-      used_(devices_ * kLanes),
-      sums_(kLanes * devices_ * networks.set().sums_size()),
       nowhere_(networks.set().sums_size()) {}
 
-inline void GreedyPasses::load_device(std::size_t lane, const Placement& placement,
-                                      std::int64_t bytes) {
-  const std::size_t i = at(lane, placement.device);
-  const std::int64_t memory = memory_[i] + bytes;
-  cost_[i] = placement.cost;
-  memory_[i] = memory;
-  if (!rounding_is_exact_) {
-    exact_output_dims_[i] = placement.output_dims;
-  }
-  rounded_memory_[i] = static_cast<float>(memory);
-  rounded_output_dims_[i] = static_cast<float>(placement.output_dims);
-  used_[i] = 1;
-  highest_output_dims_[lane] = std::max(highest_output_dims_[lane], placement.output_dims);
+/// Makes entry `index` what the device holds now.
+inline void GreedyPasses::show(std::size_t lane, int device, std::int32_t index) {
+  const Load& load = passes_[lane].loads[static_cast<std::size_t>(index)];
+  const std::size_t i = at(lane, device);
+  loads_of_devices_[i] = index;
+  cost_[i] = load.cost;
+  rounded_memory_[i] = static_cast<float>(load.memory);
+  rounded_output_dims_[i] = static_cast<float>(load.output_dims);
 }
 
 void GreedyPasses::start(std::size_t lane, std::span<const ShardCatalog::Kind> shards,
                          double output_dim_limit) {
-  shards_[lane] = shards;
-  placed_[lane] = 0;
-  placements_[lane].resize(shards.size());
+  const std::span<const float> empty = networks_.set().empty_sums();
+  Pass& pass = passes_[lane];
+  pass.shards = shards;
+  pass.placed = 0;
+  pass.loads.resize(shards.size() + 1);
+  pass.sums.resize((shards.size() + 1) * empty.size());
+  std::copy(empty.begin(), empty.end(), pass.sums.begin());
+  for (int device = 0; std::cmp_less(device, devices_); ++device) {
+    show(lane, device, 0);
+  }
   start_from(lane, lane, output_dim_limit);
 }
 
 void GreedyPasses::start_from(std::size_t from, std::size_t to, double output_dim_limit) {
-  const auto placements = placements_[from].begin();
-  const auto end = std::find_if(
-      placements, placements + static_cast<std::ptrdiff_t>(placed_[from]),
-      [&](const Placement& placement) { return placement.output_dims > output_dim_limit; });
-  const auto kept = static_cast<std::size_t>(end - placements);
+  Pass& pass = passes_[to];
   if (from != to) {
-    shards_[to] = shards_[from];
-    placements_[to].resize(shards_[to].size());
-    std::copy(placements, end, placements_[to].begin());
+    const Pass& other = passes_[from];
+    start(to, other.shards, output_dim_limit);
+    while (pass.placed < other.placed &&
+           other.loads[pass.placed + 1].highest_output_dims <= output_dim_limit) {
+      const std::size_t index = ++pass.placed;
+      pass.loads[index] = other.loads[index];
+      show(to, pass.loads[index].device, static_cast<std::int32_t>(index));
+    }
+    std::copy_n(other.sums.begin(), (pass.placed + 1) * nowhere_.size(), pass.sums.begin());
   }
-  output_dim_limit_[to] = output_dim_limit;
-  running_[to] = kept < shards_[to].size();
-  clear_devices(to);
-  placed_[to] = kept;
-  taken_over_[to] = kept;
-  for (std::size_t position = 0; position < kept; ++position) {
-    const Placement& placement = placements_[to][position];
-    const ShardCatalog::Kind kind = shards_[to][position];
-    kernels_.add_row(sums(to, placement.device), catalog_.contribution(kind),
-                     nowhere_.size() / Kernels::kBlock);
-    load_device(to, placement, catalog_.bytes(kind));
+  for (; pass.loads[pass.placed].highest_output_dims > output_dim_limit; --pass.placed) {
+    show(to, pass.loads[pass.placed].device, pass.loads[pass.placed].before);
   }
+  pass.output_dim_limit = output_dim_limit;
+  pass.taken_over = pass.placed;
+  prepare(to);
 }
 
 std::vector<int> GreedyPasses::devices(std::size_t lane) const {
+  const Pass& pass = passes_[lane];
   std::vector<int> devices;
-  devices.reserve(placed_[lane]);
-  for (std::size_t position = 0; position < placed_[lane]; ++position) {
-    devices.push_back(placements_[lane][position].device);
+  devices.reserve(pass.placed);
+  for (std::size_t index = 1; index <= pass.placed; ++index) {
+    devices.push_back(pass.loads[index].device);
   }
   return devices;
 }
 
-void GreedyPasses::step() {
-  choose();
-  put();
-}
-
 void GreedyPasses::device_loads(std::size_t lane, float* compute, float* output_dims) const {
   for (std::size_t i = lane; i < cost_.size(); i += kLanes) {
-    compute[i - lane] = used_[i] != 0 ? cost_[i] : networks_.set().empty_cost();
+    compute[i - lane] = loads_of_devices_[i] != 0 ? cost_[i] : networks_.set().empty_cost();
     output_dims[i - lane] = rounded_output_dims_[i];
   }
 }
 
-void GreedyPasses::clear_devices(std::size_t lane) {
-  highest_output_dims_[lane] = 0.0;
-  const std::span<const float> empty = networks_.set().empty_sums();
-  for (int device = 0; std::cmp_less(device, devices_); ++device) {
-    const std::size_t i = at(lane, device);
-    cost_[i] = 0.0F;
-    rounded_memory_[i] = 0.0F;
-    rounded_output_dims_[i] = 0.0F;
-    memory_[i] = 0;
-    exact_output_dims_[i] = 0.0;
-    used_[i] = 0;
-    std::copy(empty.begin(), empty.end(), sums(lane, device));
-  }
-}
-
-void GreedyPasses::choose() {
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    if (running_[lane]) {
-      const ShardCatalog::Kind kind = shards_[lane][placed_[lane]];
-      bytes_[lane] = catalog_.bytes(kind);
-      output_dim_[lane] = catalog_.output_dim(kind);
-      contribution_[lane] = catalog_.contribution(kind);
-      rounded_memory_limit_[lane] = static_cast<float>(memory_bytes_ - bytes_[lane]);
-      rounded_output_dim_limit_[lane] =
-          static_cast<float>(output_dim_limit_[lane] * (1.0 + kSlack) - output_dim_[lane]);
-    }
-  }
+void GreedyPasses::step() {
   kernels_.choose({.count = devices_,
                    .cost = cost_.data(),
                    .memory = rounded_memory_.data(),
                    .output_dims = rounded_output_dims_.data()},
                   rounded_memory_limit_.data(), rounded_output_dim_limit_.data(), first_.data(),
                   last_.data());
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    settle(lane);
+  }
+  networks_.set().add(sums_before_, contribution_, sums_after_, cost_after_, workspace_);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    Pass& pass = passes_[lane];
+    if (pass.running) {
+      const std::size_t index = ++pass.placed;
+      pass.loads[index].cost = cost_after_[lane];
+      show(lane, pass.loads[index].device, static_cast<std::int32_t>(index));
+      prepare(lane);
+    }
+  }
+}
+
+/// Takes up the next shard, if there is one.
+inline void GreedyPasses::prepare(std::size_t lane) {
+  Pass& pass = passes_[lane];
+  pass.running = pass.placed < pass.shards.size();
+  if (pass.running) {
+    const ShardCatalog::Kind kind = pass.shards[pass.placed];
+    pass.bytes = catalog_.bytes(kind);
+    pass.output_dim = catalog_.output_dim(kind);
+    contribution_[lane] = catalog_.contribution(kind);
+    rounded_memory_limit_[lane] = static_cast<float>(memory_bytes_ - pass.bytes);
+    rounded_output_dim_limit_[lane] =
+        static_cast<float>(pass.output_dim_limit * (1.0 + kSlack) - pass.output_dim);
+  }
+}
+
+/// Decides which device takes the next shard; none does if the pass has ended.
+inline void GreedyPasses::settle(std::size_t lane) {
+  Pass& pass = passes_[lane];
   // Rounding keeps the order, so no open device was left out. Where the one chosen is not open, or
   // others cost the same, the exact numbers decide: of equals the one with fewer bytes, then the
   // lower number, so nothing beats the first if it holds none.
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    chosen_[lane] = first_[lane];
-    if (running_[lane] && first_[lane] >= 0) {
-      const bool is_open = open(lane, first_[lane]);
-      const bool tie = first_[lane] != last_[lane] && memory_[at(lane, first_[lane])] > 0;
-      if (!is_open || tie) {
-        chosen_[lane] = is_open ? choose_exactly(lane, first_[lane], last_[lane])
-                                : choose_exactly(lane, 0, static_cast<int>(devices_) - 1);
-      }
+  int device = first_[lane];
+  if (pass.running && device >= 0) {
+    const Load& chosen =
+        pass.loads[static_cast<std::size_t>(loads_of_devices_[at(lane, device)])];
+    if (!pass.open(chosen, memory_bytes_)) {
+      device = choose_exactly(lane, 0, static_cast<int>(devices_) - 1);
+    } else if (device != last_[lane] && chosen.memory > 0) {
+      device = choose_exactly(lane, device, last_[lane]);
     }
   }
+  pass.running &= device >= 0;
+  if (!pass.running) {  // nothing to nowhere; the catalog may have moved what it would have added
+    sums_before_[lane] = nowhere_.data();
+    contribution_[lane] = nowhere_.data();
+    sums_after_[lane] = nowhere_.data();
+    return;
+  }
+  const std::int32_t index = loads_of_devices_[at(lane, device)];
+  const std::size_t size = nowhere_.size();
+  const Load& before = pass.loads[static_cast<std::size_t>(index)];
+  const double highest = pass.loads[pass.placed].highest_output_dims;
+  Load& after = pass.loads[pass.placed + 1];
+  after.memory = before.memory + pass.bytes;
+  after.output_dims = before.output_dims + pass.output_dim;
+  after.highest_output_dims = std::max(highest, after.output_dims);
+  after.device = device;
+  after.before = index;
+  sums_before_[lane] = pass.sums.data() + static_cast<std::size_t>(index) * size;
+  sums_after_[lane] = pass.sums.data() + (pass.placed + 1) * size;
 }
 
 int GreedyPasses::choose_exactly(std::size_t lane, int first, int last) const {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Pass& pass = passes_[lane];
   int best = -1;
   float best_cost = kInfinity;
   std::int64_t best_memory = 0;
   for (int device = first; device <= last; ++device) {
-    const float cost = cost_[at(lane, device)];
-    const std::int64_t memory = memory_[at(lane, device)];
-    if ((cost < best_cost || (cost == best_cost && memory < best_memory)) && open(lane, device)) {
+    const Load& load = pass.loads[static_cast<std::size_t>(loads_of_devices_[at(lane, device)])];
+    if ((load.cost < best_cost || (load.cost == best_cost && load.memory < best_memory)) &&
+        pass.open(load, memory_bytes_)) {
       best = device;
-      best_cost = cost;
-      best_memory = memory;
+      best_cost = load.cost;
+      best_memory = load.memory;
     }
   }
   return best;
-}
-
-void GreedyPasses::put() {
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    running_[lane] &= chosen_[lane] >= 0;
-    if (running_[lane]) {
-      sums_of_chosen_[lane] = sums(lane, chosen_[lane]);
-    } else {  // nothing to nowhere; the catalog may have moved what the lane added last
-      sums_of_chosen_[lane] = nowhere_.data();
-      contribution_[lane] = nowhere_.data();
-    }
-  }
-  networks_.set().add(sums_of_chosen_, contribution_, cost_of_chosen_, workspace_);
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    if (running_[lane]) {
-      const std::size_t position = placed_[lane];
-      Placement& placement = placements_[lane][position];
-      placement.device = chosen_[lane];
-      placement.cost = cost_of_chosen_[lane];
-      placement.output_dims = output_dims(at(lane, chosen_[lane])) + output_dim_[lane];
-      load_device(lane, placement, bytes_[lane]);
-      placed_[lane] = position + 1;
-      running_[lane] = position + 1 < shards_[lane].size();
-    }
-  }
 }
 
 }  // namespace neuroshard

@@ -36,22 +36,28 @@ class GreedyPasses {
   /// device is open.
   void step();
 
-  bool running(std::size_t lane) const { return running_[lane]; }
+  bool running(std::size_t lane) const { return passes_[lane].running; }
 
   /// Whether all shards have been placed.
-  bool complete(std::size_t lane) const { return placed_[lane] == shards_[lane].size(); }
+  bool complete(std::size_t lane) const {
+    return passes_[lane].placed == passes_[lane].shards.size();
+  }
 
   /// Device of each shard placed, in order.
   std::vector<int> devices(std::size_t lane) const;
 
   /// Shards that the pass did not place itself: `start_from` left them where they were.
-  std::size_t taken_over(std::size_t lane) const { return taken_over_[lane]; }
+  std::size_t taken_over(std::size_t lane) const { return passes_[lane].taken_over; }
 
-  std::span<const ShardCatalog::Kind> shards(std::size_t lane) const { return shards_[lane]; }
+  std::span<const ShardCatalog::Kind> shards(std::size_t lane) const {
+    return passes_[lane].shards;
+  }
 
   /// The highest sum of output dims that a device had after a placement: any limit from there on
   /// gives the same placements.
-  double highest_output_dims(std::size_t lane) const { return highest_output_dims_[lane]; }
+  double highest_output_dims(std::size_t lane) const {
+    return passes_[lane].loads[passes_[lane].placed].highest_output_dims;
+  }
 
   /// Writes the compute cost, in ms, and the sum of output dims, in fp32 numbers a sample, of each
   /// device of a lane, one every kLanes floats. Where nothing is placed the cost is what the
@@ -59,31 +65,43 @@ class GreedyPasses {
   void device_loads(std::size_t lane, float* compute, float* output_dims) const;
 
  private:
-  struct Placement {
-    int device;
-    float cost;          // of the device with this shard, ms
-    double output_dims;  // of the device with this shard
+  /// What a device holds after a shard has been placed on it.
+  struct Load {
+    std::int64_t memory = 0;           // bytes
+    double output_dims = 0.0;          // fp32 numbers a sample
+    double highest_output_dims = 0.0;  // of any device in the pass so far
+    float cost = 0.0F;                 // as the pass compares it, ms
+    std::int32_t device = 0;
+    std::int32_t before = 0;  // index of what the device held before; 0 is nothing
   };
 
-  void clear_devices(std::size_t lane);
-  void choose();
+  struct Pass {
+    std::span<const ShardCatalog::Kind> shards;
+    std::size_t placed = 0;  // how many of them are on devices
+    std::size_t taken_over = 0;
+    double output_dim_limit = 0.0;
+    bool running = false;
+    // One entry for each placement, in order, from index 1 on; 0 is a device that holds nothing.
+    // Later placements change no entry, so a pass goes back by forgetting the last ones.
+    std::vector<Load> loads;
+    AlignedVector<float> sums;  // of the set network, [entries][its size]
+
+    // Of the next shard.
+    std::int64_t bytes = 0;
+    double output_dim = 0.0;
+
+    bool open(const Load& load, std::int64_t memory_bytes) const {
+      return load.memory <= memory_bytes - bytes &&
+             load.output_dims + output_dim <= output_dim_limit;
+    }
+  };
+
+  void prepare(std::size_t lane);
+  void settle(std::size_t lane);
   int choose_exactly(std::size_t lane, int first, int last) const;
-  bool open(std::size_t lane, int device) const {
-    const std::size_t i = at(lane, device);
-    return memory_[i] <= memory_bytes_ - bytes_[lane] &&
-           output_dims(i) + output_dim_[lane] <= output_dim_limit_[lane];
-  }
-  void put();
-  void load_device(std::size_t lane, const Placement& placement, std::int64_t bytes);
-  double output_dims(std::size_t i) const {
-    return rounding_is_exact_ ? static_cast<double>(rounded_output_dims_[i])
-                              : exact_output_dims_[i];
-  }
+  void show(std::size_t lane, int device, std::int32_t index);
   static std::size_t at(std::size_t lane, int device) {
     return static_cast<std::size_t>(device) * kLanes + lane;
-  }
-  float* sums(std::size_t lane, int device) {
-    return sums_.data() + (lane * devices_ + static_cast<std::size_t>(device)) * nowhere_.size();
   }
 
   const Kernels& kernels_;
@@ -91,39 +109,26 @@ class GreedyPasses {
   const ShardCatalog& catalog_;
   const std::size_t devices_;
   const std::int64_t memory_bytes_;  // of a device
-  const bool rounding_is_exact_;     // of output dims, as it is where all are whole numbers
   SetNetwork::Workspace workspace_;
 
-  // Of each lane.
-  PerLane<std::span<const ShardCatalog::Kind>> shards_;
-  PerLane<std::vector<Placement>> placements_;  // of each shard, in order
-  PerLane<std::size_t> placed_{};               // how many of them there are already
-  PerLane<std::size_t> taken_over_{};           // of these
-  PerLane<bool> running_{};
-  PerLane<double> output_dim_limit_{};
-  PerLane<double> highest_output_dims_{};
+  PerLane<Pass> passes_;
 
   // Of the next shard of each lane.
-  PerLane<std::int64_t> bytes_{};
-  PerLane<double> output_dim_{};
-  PerLane<const float*> contribution_{};
   PerLane<float> rounded_memory_limit_{};  // of what a device that takes it holds already
   PerLane<float> rounded_output_dim_limit_{};
   PerLane<std::int32_t> first_{};  // device of the lowest cost, as far as rounding tells
   PerLane<std::int32_t> last_{};
-  PerLane<std::int32_t> chosen_{};  // device for it, or -1
-  PerLane<float*> sums_of_chosen_{};
-  PerLane<float> cost_of_chosen_{};  // with the shard, ms
+  PerLane<const float*> sums_before_{};  // of the device that takes it
+  PerLane<const float*> contribution_{};
+  PerLane<float*> sums_after_{};
+  PerLane<float> cost_after_{};  // ms
 
-  // [devices][kLanes]
-  AlignedVector<float> cost_;  // as the pass compares it, ms; 0 where nothing is placed
+  // The loads of the devices now, [devices][kLanes].
+  AlignedVector<std::int32_t> loads_of_devices_;  // indices into `loads`
+  AlignedVector<float> cost_;
   AlignedVector<float> rounded_memory_;
   AlignedVector<float> rounded_output_dims_;
-  AlignedVector<std::int64_t> memory_;       // bytes
-  AlignedVector<double> exact_output_dims_;  // where rounding changes them
-  AlignedVector<std::uint8_t> used_;         // whether anything is placed
 
-  AlignedVector<float> sums_;     // of the set network, [kLanes][devices][its size]
   AlignedVector<float> nowhere_;  // zeros: sums and contribution of lanes that place nothing
 };
 

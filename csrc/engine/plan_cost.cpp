@@ -122,6 +122,8 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCa
   PerLane<float*> sums_of;
   sums_of.fill(unused.data());
   sums_of[0] = sums.data();
+  PerLane<const float*> sums_before;
+  std::copy(sums_of.begin(), sums_of.end(), sums_before.begin());
   for (std::size_t device = 0; device < placement.size(); ++device) {
     std::copy(set.empty_sums().begin(), set.empty_sums().end(), sums.begin());
     PerLane<float> compute{set.empty_cost()};
@@ -132,7 +134,7 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCa
       const ShardCatalog::Kind kind = kinds[static_cast<std::size_t>(shard)];
       PerLane<const float*> contributions;
       contributions.fill(catalog.contribution(kind));
-      set.add(sums_of, contributions, compute, workspace);
+      set.add(sums_before, contributions, sums_of, compute, workspace);
       output_dim_sum += catalog.output_dim(kind);
       bytes = add_saturated(bytes, catalog.bytes(kind));
     }

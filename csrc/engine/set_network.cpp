@@ -29,17 +29,16 @@ SetNetwork::SetNetwork(Network network)
   }
 
   const AlignedVector<float> nothing(sums_size());
-  AlignedVector<float> devices(kLanes * sums_size());
-  PerLane<float*> sums{};
+  AlignedVector<float> sums_after(sums_size());
+  PerLane<const float*> sums{};
   PerLane<const float*> contribution{};
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    sums[lane] = devices.data() + lane * sums_size();
-    std::copy(empty_sums_.begin(), empty_sums_.end(), sums[lane]);
-    contribution[lane] = nothing.data();
-  }
+  PerLane<float*> after{};
+  sums.fill(empty_sums_.data());
+  contribution.fill(nothing.data());
+  after.fill(sums_after.data());
   PerLane<float> cost{};
   Workspace workspace;
-  add(sums, contribution, cost, workspace);
+  add(sums, contribution, after, cost, workspace);
   empty_cost_ = cost[0];
 }
 
@@ -54,11 +53,12 @@ void SetNetwork::contributions(const float* encodings, float* output, Workspace&
   }
 }
 
-void SetNetwork::add(const PerLane<float*>& sums, const PerLane<const float*>& contribution,
-                     PerLane<float>& cost, Workspace& workspace) const {
+void SetNetwork::add(const PerLane<const float*>& sums, const PerLane<const float*>& contribution,
+                     const PerLane<float*>& after, PerLane<float>& cost,
+                     Workspace& workspace) const {
   const float* weights = dot_weights_.empty() ? nullptr : dot_weights_.data();
-  kernels().add(sums.data(), contribution.data(), weights, sums_size() / Kernels::kBlock,
-                cost.data());
+  kernels().add(sums.data(), contribution.data(), after.data(), weights,
+                sums_size() / Kernels::kBlock, cost.data());
   if (weights != nullptr) {
     for (float& value : cost) {
       value += dot_bias_;
@@ -67,14 +67,14 @@ void SetNetwork::add(const PerLane<float*>& sums, const PerLane<const float*>& c
   }
   if (!rest_) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      cost[lane] = *sums[lane];
+      cost[lane] = *after[lane];
     }
     return;
   }
   workspace.activation_.resize(rest_->inputs() * kLanes);
   for (std::size_t i = 0; i < rest_->inputs(); ++i) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      workspace.activation_[i * kLanes + lane] = sums[lane][i];
+      workspace.activation_[i * kLanes + lane] = after[lane][i];
     }
   }
   relu(workspace.activation_.data(), workspace.activation_.size());

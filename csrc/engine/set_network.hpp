@@ -45,10 +45,10 @@ class SetNetwork {
   /// Cost of a device that holds nothing, in ms.
   float empty_cost() const { return empty_cost_; }
 
-  /// Adds a contribution to the sums of each of kLanes different devices and writes what they cost
-  /// then, in ms.
-  void add(const PerLane<float*>& sums, const PerLane<const float*>& contribution,
-           PerLane<float>& cost, Workspace& workspace) const;
+  /// For each of kLanes devices `after` = `sums` + `contribution`, and what the device costs then,
+  /// in ms. `after` may be `sums`.
+  void add(const PerLane<const float*>& sums, const PerLane<const float*>& contribution,
+           const PerLane<float*>& after, PerLane<float>& cost, Workspace& workspace) const;
 
  private:
   Network network_;

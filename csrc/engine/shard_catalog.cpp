@@ -62,11 +62,13 @@ void ShardCatalog::encode(std::size_t first, std::size_t last) {
   std::vector<float> of_shard(problem_.features());
   AlignedVector<float> features(problem_.features() * kLanes);
   AlignedVector<float> contributions(size * kLanes);
-  AlignedVector<float> sums(size * kLanes);
-  PerLane<float*> sums_of{};
+  AlignedVector<float> sums_after(size);
+  PerLane<const float*> empty{};
   PerLane<const float*> contribution_of{};
+  PerLane<float*> after{};
+  empty.fill(set.empty_sums().data());
+  after.fill(sums_after.data());
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    sums_of[lane] = sums.data() + lane * size;
     contribution_of[lane] = contributions.data() + lane * size;
   }
   for (; first < last; first += kLanes) {
@@ -82,11 +84,8 @@ void ShardCatalog::encode(std::size_t first, std::size_t last) {
                       set_workspace);
     std::copy_n(contributions.begin(), count * size,
                 contributions_.begin() + static_cast<std::ptrdiff_t>(first * size));
-    for (float* of_device : sums_of) {
-      std::copy(set.empty_sums().begin(), set.empty_sums().end(), of_device);
-    }
     PerLane<float> costs{};
-    set.add(sums_of, contribution_of, costs, set_workspace);
+    set.add(empty, contribution_of, after, costs, set_workspace);
     for (std::size_t lane = 0; lane < count; ++lane) {
       entries_[first + lane].single_cost = costs[lane];
     }

@@ -41,13 +41,10 @@ struct Kernels {
   void (*choose)(const Devices& devices, const float* memory_limit, const float* output_dim_limit,
                  std::int32_t* first, std::int32_t* last);
 
-  /// sums += addend, `blocks * kBlock` floats.
-  void (*add_row)(float* sums, const float* addend, std::size_t blocks);
-
-  /// For each lane sums += addend, `blocks * kBlock` floats each. Where there are weights, `dot` is
-  /// the dot product of relu(sums) and them.
-  void (*add)(float* const* sums, const float* const* addend, const float* weights,
-              std::size_t blocks, float* dot);
+  /// For each lane result = sums + addend, `blocks * kBlock` floats each; `result` may be `sums`.
+  /// Where there are weights, `dot` is the dot product of relu(result) and them.
+  void (*add)(const float* const* sums, const float* const* addend, float* const* result,
+              const float* weights, std::size_t blocks, float* dot);
 };
 
 /// `count` rounded up to a multiple of `multiple`.

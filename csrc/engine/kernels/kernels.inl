@@ -147,19 +147,8 @@ template <Size kCount>
   return sum(parts[0]);
 }
 
-void add_row(float* sums, const float* addend, Size blocks) {
-  for (Size at = 0; at < blocks * Kernels::kBlock; at += kPart) {
-    Floats s;
-    Floats a;
-    load(sums + at, s);
-    load(addend + at, a);
-    s += a;
-    store(s, sums + at);
-  }
-}
-
-void add(float* const* sums, const float* const* addend, const float* weights, Size blocks,
-         float* dot) {
+void add(const float* const* sums, const float* const* addend, float* const* result,
+         const float* weights, Size blocks, float* dot) {
   constexpr Size kBlockParts = Kernels::kBlock / kPart;
   for (Size lane = 0; lane < kLanes; ++lane) {
     Floats total[kBlockParts] = {};
@@ -172,7 +161,7 @@ void add(float* const* sums, const float* const* addend, const float* weights, S
         load(sums[lane] + at, s);
         load(addend[lane] + at, a);
         s += a;
-        store(s, sums[lane] + at);
+        store(s, result[lane] + at);
         if (weights != nullptr) {
           Floats w;
           load(weights + at, w);
@@ -188,6 +177,6 @@ void add(float* const* sums, const float* const* addend, const float* weights, S
 
 extern const Kernels NEUROSHARD_KERNELS;
 const Kernels NEUROSHARD_KERNELS = {
-    .affine = affine, .choose = choose, .add_row = add_row, .add = add};
+    .affine = affine, .choose = choose, .add = add};
 
 }  // namespace neuroshard
