@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -40,8 +41,9 @@ AffineLayer::AffineLayer(const std::vector<float>& weights, std::vector<float> b
   }
 }
 
-void AffineLayer::apply(const float* input, float* output) const {
-  kernels().affine(weights_.data(), padded_bias_.data(), input, output, inputs_,
+void AffineLayer::apply(const float* input, float* output, bool relu) const {
+  const float least = relu ? 0.0F : -std::numeric_limits<float>::infinity();
+  kernels().affine(weights_.data(), padded_bias_.data(), least, input, output, inputs_,
                    padded_outputs() / Kernels::kTile);
 }
 

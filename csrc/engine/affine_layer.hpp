@@ -21,8 +21,9 @@ class AffineLayer {
   /// Outputs that `apply` writes, at least `outputs()`; what exceeds it becomes 0.
   std::size_t padded_outputs() const { return padded_bias_.size(); }
 
-  /// Reads [inputs()][kLanes] floats and writes [padded_outputs()][kLanes].
-  void apply(const float* input, float* output) const;
+  /// Reads [inputs()][kLanes] floats and writes [padded_outputs()][kLanes]; with `relu`, 0 for
+  /// those below 0.
+  void apply(const float* input, float* output, bool relu) const;
 
   /// As the constructor takes them.
   std::vector<float> weights() const;

@@ -77,9 +77,7 @@ const CostNetworks::Communication& CostNetworks::communication(int devices) cons
 }
 
 const float* CostNetworks::encode(const float* features, Network::Workspace& workspace) const {
-  float* encodings = table_.evaluate(features, workspace);
-  relu(encodings, table_.outputs() * kLanes);
-  return encodings;
+  return table_.evaluate(features, workspace, /*relu_at_end=*/true);
 }
 
 }  // namespace neuroshard

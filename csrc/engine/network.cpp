@@ -39,7 +39,7 @@ Network::Network(std::vector<AffineLayer> layers, std::vector<float> mean,
   }
 }
 
-float* Network::evaluate(const float* input, Workspace& workspace) const {
+float* Network::evaluate(const float* input, Workspace& workspace, bool relu_at_end) const {
   if (workspace.front_.size() < buffer_size_) {
     workspace.front_.resize(buffer_size_);
     workspace.back_.resize(buffer_size_);
@@ -56,20 +56,11 @@ float* Network::evaluate(const float* input, Workspace& workspace) const {
     activation = front;
   }
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (i > 0) {
-      relu(front, layers_[i].inputs() * kLanes);
-    }
-    layers_[i].apply(activation, back);
+    layers_[i].apply(activation, back, relu_at_end || i + 1 < layers_.size());
     std::swap(front, back);
     activation = front;
   }
   return front;
-}
-
-void relu(float* values, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    values[i] = values[i] < 0.0F ? 0.0F : values[i];
-  }
 }
 
 }  // namespace neuroshard

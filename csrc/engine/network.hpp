@@ -31,8 +31,8 @@ class Network {
   const std::vector<float>& deviation() const { return deviation_; }
 
   /// Outputs [outputs()][kLanes] for inputs [inputs()][kLanes]; valid until `workspace` is used
-  /// again.
-  float* evaluate(const float* input, Workspace& workspace) const;
+  /// again. With `relu_at_end` the outputs too go through a ReLU.
+  float* evaluate(const float* input, Workspace& workspace, bool relu_at_end = false) const;
 
  private:
   std::vector<AffineLayer> layers_;
@@ -40,8 +40,5 @@ class Network {
   std::vector<float> deviation_;  // [inputs] or empty, not 0
   std::size_t buffer_size_;       // floats that the widest activation takes
 };
-
-/// Replaces negative values by 0.
-void relu(float* values, std::size_t count);
 
 }  // namespace neuroshard

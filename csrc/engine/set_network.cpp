@@ -44,7 +44,7 @@ SetNetwork::SetNetwork(Network network)
 
 void SetNetwork::contributions(const float* encodings, float* output, Workspace& workspace) const {
   workspace.activation_.resize(first_.padded_outputs() * kLanes);
-  first_.apply(encodings, workspace.activation_.data());
+  first_.apply(encodings, workspace.activation_.data(), /*relu=*/false);
   for (std::size_t lane = 0; lane < kLanes; ++lane, output += sums_size()) {
     for (std::size_t i = 0; i < first_.outputs(); ++i) {
       output[i] = workspace.activation_[i * kLanes + lane];
@@ -74,10 +74,9 @@ void SetNetwork::add(const PerLane<const float*>& sums, const PerLane<const floa
   workspace.activation_.resize(rest_->inputs() * kLanes);
   for (std::size_t i = 0; i < rest_->inputs(); ++i) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      workspace.activation_[i * kLanes + lane] = after[lane][i];
+      workspace.activation_[i * kLanes + lane] = std::max(after[lane][i], 0.0F);
     }
   }
-  relu(workspace.activation_.data(), workspace.activation_.size());
   std::copy_n(rest_->evaluate(workspace.activation_.data(), workspace.network_), kLanes,
               cost.begin());
 }

@@ -20,13 +20,13 @@ using PerLane = std::array<T, kLanes>;
 /// All are compiled from one source, kernels.inl, which fixes the order of every addition and fuses
 /// none: whatever the instruction set, the results are the same to the last bit.
 struct Kernels {
-  static constexpr std::size_t kTile = 4;    // outputs that `affine` computes together
+  static constexpr std::size_t kTile = 8;    // outputs that `affine` computes together
   static constexpr std::size_t kBlock = 16;  // floats that `add` handles together
 
-  /// output = weights * input + bias; `input` is [inputs][kLanes], `output` [tiles *
+  /// output = max(weights * input + bias, least); `input` is [inputs][kLanes], `output` [tiles *
   /// kTile][kLanes], `weights` [tiles][inputs][kTile].
-  void (*affine)(const float* weights, const float* bias, const float* input, float* output,
-                 std::size_t inputs, std::size_t tiles);
+  void (*affine)(const float* weights, const float* bias, float least, const float* input,
+                 float* output, std::size_t inputs, std::size_t tiles);
 
   struct Devices {
     std::size_t count;

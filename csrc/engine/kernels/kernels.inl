@@ -33,27 +33,28 @@ template <typename T, typename V>
   __builtin_memcpy(to, &from, sizeof(from));
 }
 
-void affine(const float* weights, const float* bias, const float* input, float* output, Size inputs,
-            Size tiles) {
+void affine(const float* weights, const float* bias, float least, const float* input, float* output,
+            Size inputs, Size tiles) {
   for (Size tile = 0; tile < tiles; ++tile) {
     for (Size part = 0; part < kLanes; part += kPart) {
-      Floats sum0 = bias[0] + Floats{};
-      Floats sum1 = bias[1] + Floats{};
-      Floats sum2 = bias[2] + Floats{};
-      Floats sum3 = bias[3] + Floats{};
+      Floats sums[Kernels::kTile];
+#pragma GCC unroll 16
+      for (Size i = 0; i < Kernels::kTile; ++i) {
+        sums[i] = bias[i] + Floats{};
+      }
       for (Size i = 0; i < inputs; ++i) {
         Floats x;
         load(input + i * kLanes + part, x);
         const float* w = weights + i * Kernels::kTile;
-        sum0 += w[0] * x;
-        sum1 += w[1] * x;
-        sum2 += w[2] * x;
-        sum3 += w[3] * x;
+#pragma GCC unroll 16
+        for (Size j = 0; j < Kernels::kTile; ++j) {
+          sums[j] += w[j] * x;
+        }
       }
-      store(sum0, output + 0 * kLanes + part);
-      store(sum1, output + 1 * kLanes + part);
-      store(sum2, output + 2 * kLanes + part);
-      store(sum3, output + 3 * kLanes + part);
+#pragma GCC unroll 16
+      for (Size i = 0; i < Kernels::kTile; ++i) {
+        store(sums[i] < least ? least + Floats{} : sums[i], output + i * kLanes + part);
+      }
     }
     weights += inputs * Kernels::kTile;
     bias += Kernels::kTile;
