@@ -14,21 +14,22 @@ constexpr double kSlack = 1e-12;
 }  // namespace
 
 GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
-                           const ShardCatalog& catalog)
+                           const ShardCatalog& catalog, std::vector<double> output_dim_limits)
     : kernels_(kernels()),
       networks_(networks),
       catalog_(catalog),
       devices_(static_cast<std::size_t>(problem.devices())),
       memory_bytes_(problem.memory_bytes()),
+      output_dim_limits_(std::move(output_dim_limits)),
       loads_of_devices_(devices_ * kLanes),
       cost_(devices_ * kLanes),
       rounded_memory_(devices_ * kLanes),
       rounded_output_dims_(devices_ * kLanes),
       nowhere_(networks.set().sums_size()) {}
 
-/// Makes entry `index` what the device holds now.
-inline void GreedyPasses::show(std::size_t lane, int device, std::int32_t index) {
-  const Load& load = passes_[lane].loads[static_cast<std::size_t>(index)];
+/// Makes entry `index` of the pass's loads what the device holds now.
+inline void GreedyPasses::show(std::size_t lane, int device, std::uint32_t index) {
+  const Load& load = passes_[lane].loads[index];
   const std::size_t i = at(lane, device);
   loads_of_devices_[i] = index;
   cost_[i] = load.cost;
@@ -37,49 +38,42 @@ inline void GreedyPasses::show(std::size_t lane, int device, std::int32_t index)
 }
 
 void GreedyPasses::start(std::size_t lane, std::span<const ShardCatalog::Kind> shards,
-                         double output_dim_limit) {
+                         std::size_t limit) {
   const std::span<const float> empty = networks_.set().empty_sums();
   Pass& pass = passes_[lane];
   pass.shards = shards;
+  pass.devices.resize(shards.size());
   pass.placed = 0;
-  pass.loads.resize(shards.size() + 1);
+  pass.loads.reserve(shards.size() + 1);
+  pass.loads.resize(1);
   pass.sums.resize((shards.size() + 1) * empty.size());
   std::copy(empty.begin(), empty.end(), pass.sums.begin());
   for (int device = 0; std::cmp_less(device, devices_); ++device) {
     show(lane, device, 0);
   }
-  start_from(lane, lane, output_dim_limit);
+  start_from(lane, lane, limit);
 }
 
-void GreedyPasses::start_from(std::size_t from, std::size_t to, double output_dim_limit) {
+void GreedyPasses::start_from(std::size_t from, std::size_t to, std::size_t limit) {
   Pass& pass = passes_[to];
   if (from != to) {
     const Pass& other = passes_[from];
-    start(to, other.shards, output_dim_limit);
-    while (pass.placed < other.placed &&
-           other.loads[pass.placed + 1].highest_output_dims <= output_dim_limit) {
-      const std::size_t index = ++pass.placed;
-      pass.loads[index] = other.loads[index];
-      show(to, pass.loads[index].device, static_cast<std::int32_t>(index));
+    start(to, other.shards, limit);
+    pass.placed = other.placed;
+    std::copy_n(other.devices.begin(), pass.placed, pass.devices.begin());
+    std::copy_n(other.sums.begin(), other.loads.size() * nowhere_.size(), pass.sums.begin());
+    pass.loads = other.loads;
+    for (std::uint32_t index = 1; index < pass.loads.size(); ++index) {
+      show(to, pass.loads[index].device, index);
     }
-    std::copy_n(other.sums.begin(), (pass.placed + 1) * nowhere_.size(), pass.sums.begin());
   }
-  for (; pass.loads[pass.placed].highest_output_dims > output_dim_limit; --pass.placed) {
-    show(to, pass.loads[pass.placed].device, pass.loads[pass.placed].before);
+  for (; pass.loads.back().limit > limit; pass.loads.pop_back()) {
+    pass.placed = pass.loads.back().placed;
+    show(to, pass.loads.back().device, pass.loads.back().before);
   }
-  pass.output_dim_limit = output_dim_limit;
+  pass.output_dim_limit = output_dim_limits_[limit];
   pass.taken_over = pass.placed;
   prepare(to);
-}
-
-std::vector<int> GreedyPasses::devices(std::size_t lane) const {
-  const Pass& pass = passes_[lane];
-  std::vector<int> devices;
-  devices.reserve(pass.placed);
-  for (std::size_t index = 1; index <= pass.placed; ++index) {
-    devices.push_back(pass.loads[index].device);
-  }
-  return devices;
 }
 
 void GreedyPasses::device_loads(std::size_t lane, float* compute, float* output_dims) const {
@@ -103,9 +97,10 @@ void GreedyPasses::step() {
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     Pass& pass = passes_[lane];
     if (pass.running) {
-      const std::size_t index = ++pass.placed;
+      const std::uint32_t index = load_after_[lane];
       pass.loads[index].cost = cost_after_[lane];
-      show(lane, pass.loads[index].device, static_cast<std::int32_t>(index));
+      show(lane, pass.loads[index].device, index);
+      ++pass.placed;
       prepare(lane);
     }
   }
@@ -134,8 +129,7 @@ inline void GreedyPasses::settle(std::size_t lane) {
   // lower number, so nothing beats the first if it holds none.
   int device = first_[lane];
   if (pass.running && device >= 0) {
-    const Load& chosen =
-        pass.loads[static_cast<std::size_t>(loads_of_devices_[at(lane, device)])];
+    const Load& chosen = pass.loads[loads_of_devices_[at(lane, device)]];
     if (!pass.open(chosen, memory_bytes_)) {
       device = choose_exactly(lane, 0, static_cast<int>(devices_) - 1);
     } else if (device != last_[lane] && chosen.memory > 0) {
@@ -149,18 +143,24 @@ inline void GreedyPasses::settle(std::size_t lane) {
     sums_after_[lane] = nowhere_.data();
     return;
   }
-  const std::int32_t index = loads_of_devices_[at(lane, device)];
-  const std::size_t size = nowhere_.size();
-  const Load& before = pass.loads[static_cast<std::size_t>(index)];
-  const double highest = pass.loads[pass.placed].highest_output_dims;
-  Load& after = pass.loads[pass.placed + 1];
-  after.memory = before.memory + pass.bytes;
-  after.output_dims = before.output_dims + pass.output_dim;
-  after.highest_output_dims = std::max(highest, after.output_dims);
-  after.device = device;
-  after.before = index;
-  sums_before_[lane] = pass.sums.data() + static_cast<std::size_t>(index) * size;
-  sums_after_[lane] = pass.sums.data() + (pass.placed + 1) * size;
+  pass.devices[pass.placed] = device;
+  const std::uint32_t before = loads_of_devices_[at(lane, device)];
+  const std::int64_t memory = pass.loads[before].memory + pass.bytes;
+  const double output_dims = pass.loads[before].output_dims + pass.output_dim;
+  std::uint32_t limit = pass.loads.back().limit;
+  while (output_dims > output_dim_limits_[limit]) {
+    ++limit;
+  }
+  std::uint32_t after = before;
+  if (before == 0 || pass.loads[before].limit < limit) {  // a lower limit may need what it was
+    after = static_cast<std::uint32_t>(pass.loads.size());
+    pass.loads.push_back({.device = device, .before = before, .limit = limit, .placed = pass.placed});
+  }
+  pass.loads[after].memory = memory;
+  pass.loads[after].output_dims = output_dims;
+  load_after_[lane] = after;
+  sums_before_[lane] = pass.sums.data() + before * nowhere_.size();
+  sums_after_[lane] = pass.sums.data() + after * nowhere_.size();
 }
 
 int GreedyPasses::choose_exactly(std::size_t lane, int first, int last) const {
@@ -170,7 +170,7 @@ int GreedyPasses::choose_exactly(std::size_t lane, int first, int last) const {
   float best_cost = kInfinity;
   std::int64_t best_memory = 0;
   for (int device = first; device <= last; ++device) {
-    const Load& load = pass.loads[static_cast<std::size_t>(loads_of_devices_[at(lane, device)])];
+    const Load& load = pass.loads[loads_of_devices_[at(lane, device)]];
     if ((load.cost < best_cost || (load.cost == best_cost && load.memory < best_memory)) &&
         pass.open(load, memory_bytes_)) {
       best = device;

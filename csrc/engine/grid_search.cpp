@@ -25,10 +25,10 @@ std::vector<double> grid(const Problem& problem, int steps) {
 GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
                        const ShardCatalog& catalog, int grid_steps, Interrupt& interrupt,
                        PassObserver observer)
-    : output_dim_limits_(grid(problem, grid_steps)),
+    : steps_(static_cast<std::size_t>(grid_steps)),
       interrupt_(interrupt),
       observer_(std::move(observer)),
-      passes_(networks, problem, catalog),
+      passes_(networks, problem, catalog, grid(problem, grid_steps)),
       compute_(static_cast<std::size_t>(problem.devices()) * kLanes),
       output_dims_(static_cast<std::size_t>(problem.devices()) * kLanes),
       plan_cost_(networks, problem.devices()) {}
@@ -56,9 +56,9 @@ void GridSearch::run(std::span<const Shards> tasks, const NextTask& next_task,
 bool GridSearch::begin(std::size_t lane, std::span<const Shards> tasks, const NextTask& next_task) {
   trials_[lane] = {};
   if (const std::optional<std::size_t> task = next_task()) {
-    const std::size_t step = output_dim_limits_.size() - 1;
+    const std::size_t step = steps_ - 1;
     trials_[lane] = {.task = *task, .step = step, .last = 0, .under_way = true};
-    passes_.start(lane, tasks[*task], output_dim_limits_[step]);
+    passes_.start(lane, tasks[*task], step);
   }
   return trials_[lane].under_way;
 }
@@ -67,10 +67,7 @@ bool GridSearch::go_on(std::size_t lane, std::span<Result> results) {
   report(lane);
   Trial& trial = trials_[lane];
   // Under limits down to that which the pass came to, it would have been the same.
-  while (trial.step > trial.last &&
-         output_dim_limits_[trial.step - 1] >= passes_.highest_output_dims(lane)) {
-    --trial.step;
-  }
+  trial.step = std::max(passes_.lowest_limit(lane), trial.last);
   if (passes_.complete(lane)) {
     passes_.device_loads(lane, compute_.data() + plans_.size(),
                          output_dims_.data() + plans_.size());
@@ -83,7 +80,7 @@ bool GridSearch::go_on(std::size_t lane, std::span<Result> results) {
     return false;
   }
   --trial.step;
-  passes_.start_from(lane, lane, output_dim_limits_[trial.step]);
+  passes_.start_from(lane, lane, trial.step);
   return true;
 }
 
@@ -98,8 +95,7 @@ bool GridSearch::share(std::size_t lane) {
   const std::size_t step = most->last + (left(*most) - 1) / 2;
   trials_[lane] = {.task = most->task, .step = step, .last = most->last, .under_way = true};
   most->last = step + 1;
-  passes_.start_from(static_cast<std::size_t>(most - trials_.begin()), lane,
-                     output_dim_limits_[step]);
+  passes_.start_from(static_cast<std::size_t>(most - trials_.begin()), lane, step);
   return true;
 }
 
@@ -116,12 +112,13 @@ void GridSearch::evaluate_plans(std::span<Result> results) {
 }
 
 std::vector<int> GridSearch::devices(Shards shards, std::size_t step) {
-  passes_.start(0, shards, output_dim_limits_[step]);
+  passes_.start(0, shards, step);
   while (passes_.running(0)) {
     passes_.step();
   }
   report(0);
-  return passes_.devices(0);
+  const std::span<const std::int32_t> devices = passes_.devices(0);
+  return {devices.begin(), devices.end()};
 }
 
 void GridSearch::report(std::size_t lane) {

@@ -68,7 +68,7 @@ class GridSearch {
 
   void evaluate_plans(std::span<Result> results);
 
-  std::vector<double> output_dim_limits_;  // by step, ascending; fp32 numbers a sample
+  const std::size_t steps_;  // of the grid, with ascending limits
   Interrupt& interrupt_;
   PassObserver observer_;
   GreedyPasses passes_;

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
-#include <vector>
 
 #include "shard_catalog.hpp"
 
@@ -12,7 +12,7 @@ namespace neuroshard {
 /// A greedy pass that the search has run.
 struct FinishedPass {
   std::span<const ShardCatalog::Kind> shards;  // in the order in which they are placed
-  std::vector<int> devices;  // of the shards placed; fewer than shards if no device took the next
+  std::span<const std::int32_t> devices;  // of the shards placed; fewer than shards if no device took the next
   std::size_t taken_over;    // of these, placed by an earlier pass already
 };
 
