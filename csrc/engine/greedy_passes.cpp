@@ -44,8 +44,8 @@ void GreedyPasses::start(std::size_t lane, std::span<const ShardCatalog::Kind> s
   pass.shards = shards;
   pass.devices.resize(shards.size());
   pass.placed = 0;
-  pass.loads.reserve(shards.size() + 1);
-  pass.loads.resize(1);
+  pass.loads.resize(shards.size() + 1);
+  pass.last_load = 0;
   pass.sums.resize((shards.size() + 1) * empty.size());
   std::copy(empty.begin(), empty.end(), pass.sums.begin());
   for (int device = 0; std::cmp_less(device, devices_); ++device) {
@@ -61,16 +61,19 @@ void GreedyPasses::start_from(std::size_t from, std::size_t to, std::size_t limi
     start(to, other.shards, limit);
     pass.placed = other.placed;
     std::copy_n(other.devices.begin(), pass.placed, pass.devices.begin());
-    std::copy_n(other.sums.begin(), other.loads.size() * nowhere_.size(), pass.sums.begin());
-    pass.loads = other.loads;
-    for (std::uint32_t index = 1; index < pass.loads.size(); ++index) {
+    pass.last_load = other.last_load;
+    std::copy_n(other.loads.begin(), pass.last_load + 1, pass.loads.begin());
+    std::copy_n(other.sums.begin(), (pass.last_load + 1) * nowhere_.size(), pass.sums.begin());
+    for (std::uint32_t index = 1; index <= pass.last_load; ++index) {
       show(to, pass.loads[index].device, index);
     }
   }
-  for (; pass.loads.back().limit > limit; pass.loads.pop_back()) {
-    pass.placed = pass.loads.back().placed;
-    show(to, pass.loads.back().device, pass.loads.back().before);
+  for (; pass.loads[pass.last_load].limit > limit; --pass.last_load) {
+    const Load& load = pass.loads[pass.last_load];
+    pass.placed = load.placed;
+    show(to, load.device, load.before);
   }
+  pass.lowest_limit = pass.loads[pass.last_load].limit;
   pass.output_dim_limit = output_dim_limits_[limit];
   pass.taken_over = pass.placed;
   prepare(to);
@@ -147,14 +150,16 @@ inline void GreedyPasses::settle(std::size_t lane) {
   const std::uint32_t before = loads_of_devices_[at(lane, device)];
   const std::int64_t memory = pass.loads[before].memory + pass.bytes;
   const double output_dims = pass.loads[before].output_dims + pass.output_dim;
-  std::uint32_t limit = pass.loads.back().limit;
-  while (output_dims > output_dim_limits_[limit]) {
-    ++limit;
+  while (output_dims > output_dim_limits_[pass.lowest_limit]) {
+    ++pass.lowest_limit;
   }
   std::uint32_t after = before;
-  if (before == 0 || pass.loads[before].limit < limit) {  // a lower limit may need what it was
-    after = static_cast<std::uint32_t>(pass.loads.size());
-    pass.loads.push_back({.device = device, .before = before, .limit = limit, .placed = pass.placed});
+  if (before == 0 || pass.loads[before].limit < pass.lowest_limit) {  // lower ones may need it
+    after = ++pass.last_load;
+    pass.loads[after].device = device;
+    pass.loads[after].before = before;
+    pass.loads[after].limit = pass.lowest_limit;
+    pass.loads[after].placed = pass.placed;
   }
   pass.loads[after].memory = memory;
   pass.loads[after].output_dims = output_dims;

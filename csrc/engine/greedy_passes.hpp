@@ -58,7 +58,7 @@ class GreedyPasses {
   }
 
   /// The lowest limit that gives the same placements.
-  std::size_t lowest_limit(std::size_t lane) const { return passes_[lane].loads.back().limit; }
+  std::size_t lowest_limit(std::size_t lane) const { return passes_[lane].lowest_limit; }
 
   /// Writes the compute cost, in ms, and the sum of output dims, in fp32 numbers a sample, of each
   /// device of a lane, one every kLanes floats. Where nothing is placed the cost is what the
@@ -88,6 +88,8 @@ class GreedyPasses {
     // a pass goes back to where a limit first matters by forgetting the last of them. The first
     // entry is a device that holds nothing.
     std::vector<Load> loads;
+    std::uint32_t last_load = 0;
+    std::uint32_t lowest_limit = 0;
     AlignedVector<float> sums;  // of the set network, [loads][its size]
 
     // Of the next shard.
