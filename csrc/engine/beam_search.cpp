@@ -1,13 +1,13 @@
 #include "beam_search.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <map>
 #include <numeric>
 #include <utility>
 
-#include "parallel.hpp"
 #include "plan_cost.hpp"
 
 namespace neuroshard {
@@ -17,12 +17,9 @@ namespace {
 // Extensions scored together. Bounds the sequences and results held while a wide beam is scored.
 constexpr std::size_t kChunk = 4096;
 
-/// Whether a greedy pass takes shard `a` of these before shard `b`: the shard that alone is dearer
-/// goes first, among equals the one of the later index.
-bool placed_before(const ShardCatalog& catalog, std::span<const ShardCatalog::Kind> shards, int a,
-                   int b) {
-  const float cost_a = catalog.single_cost(shards[static_cast<std::size_t>(a)]);
-  const float cost_b = catalog.single_cost(shards[static_cast<std::size_t>(b)]);
+/// Whether a greedy pass takes shard `a` before shard `b`: the one that alone is dearer goes first,
+/// among equals the one of the later index.
+bool goes_before(float cost_a, int a, float cost_b, int b) {
   return cost_a != cost_b ? cost_a > cost_b : a > b;
 }
 
@@ -31,8 +28,11 @@ std::vector<int> placement_order(const ShardCatalog& catalog,
                                  std::span<const ShardCatalog::Kind> shards) {
   std::vector<int> order(shards.size());
   std::iota(order.begin(), order.end(), 0);
+  const auto cost = [&](int index) {
+    return catalog.single_cost(shards[static_cast<std::size_t>(index)]);
+  };
   std::sort(order.begin(), order.end(),
-            [&](int a, int b) { return placed_before(catalog, shards, a, b); });
+            [&](int a, int b) { return goes_before(cost(a), a, cost(b), b); });
   return order;
 }
 
@@ -45,15 +45,17 @@ BeamSearch::BeamSearch(const CostNetworks& networks, const Problem& problem,
       options_(options),
       interrupt_(interrupt),
       observer_(std::move(observer)),
-      catalog_(networks, problem, options.threads, interrupt),
-      grid_searches_(static_cast<std::size_t>(options.threads)) {}
+      workers_(options.threads, interrupt),
+      catalog_(networks, problem, workers_, interrupt),
+      grid_searches_(workers_.count()) {}
 
 std::optional<Plan> BeamSearch::run() {
   Sequence best;
   best.shards.resize(static_cast<std::size_t>(problem_.tables()));
   std::iota(best.shards.begin(), best.shards.end(), 0);
   best.order = placement_order(catalog_, best.shards);
-  best.result = score(std::vector<std::vector<Kind>>{best.ordered_shards()}).front();
+  const std::vector<Kind> ordered_shards = best.order;  // a table is of the kind of its index
+  best.result = score(std::vector<GridSearch::Shards>{ordered_shards}).front();
 
   std::vector<Sequence> beam = {best};
   for (int round = 0; round < options_.max_splits && !beam.empty(); ++round) {
@@ -113,59 +115,79 @@ std::vector<int> BeamSearch::split_candidates(const std::vector<Kind>& shards) c
   return candidates;
 }
 
+std::vector<int> BeamSearch::order(const Extension& extension) const {
+  const Sequence& parent = *extension.parent;
+  const Kind split = parent.shards[static_cast<std::size_t>(extension.shard)];
+  const float cost_of_half = catalog_.single_cost(catalog_.half(split));
+  // One half takes the place of the split shard, the other one comes after all; among equals the
+  // later index goes first.
+  const std::array<int, 2> halves = {static_cast<int>(parent.shards.size()), extension.shard};
+  std::size_t next = 0;
+  std::vector<int> order;
+  order.reserve(parent.order.size() + 1);
+  for (const int index : parent.order) {
+    if (index == extension.shard) {
+      continue;
+    }
+    const float cost = catalog_.single_cost(parent.shards[static_cast<std::size_t>(index)]);
+    while (next < halves.size() && goes_before(cost_of_half, halves[next], cost, index)) {
+      order.push_back(halves[next++]);
+    }
+    order.push_back(index);
+  }
+  order.insert(order.end(), halves.begin() + static_cast<std::ptrdiff_t>(next), halves.end());
+  return order;
+}
+
+std::vector<BeamSearch::Kind> BeamSearch::ordered_shards(const Extension& extension) const {
+  const std::vector<Kind>& shards = extension.parent->shards;
+  const Kind half = catalog_.half(shards[static_cast<std::size_t>(extension.shard)]);
+  std::vector<int> ordered = order(extension);  // indices, which become kinds
+  for (int& entry : ordered) {
+    const bool is_half = entry == extension.shard || std::cmp_equal(entry, shards.size());
+    entry = is_half ? half : shards[static_cast<std::size_t>(entry)];
+  }
+  return ordered;
+}
+
 BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
   Sequence sequence = *extension.parent;
-  sequence.result = extension.result;
-  const Kind half = catalog_.half(sequence.shards[static_cast<std::size_t>(extension.shard)]);
-  const int added = static_cast<int>(sequence.shards.size());
+  Kind& split = sequence.shards[static_cast<std::size_t>(extension.shard)];
+  split = catalog_.half(split);
+  sequence.shards.push_back(split);
   sequence.splits.push_back(extension.shard);
-  sequence.shards[static_cast<std::size_t>(extension.shard)] = half;
-  sequence.shards.push_back(half);
-  sequence.order.erase(std::find(sequence.order.begin(), sequence.order.end(), extension.shard));
-  for (const int index : {extension.shard, added}) {
-    const auto place = std::lower_bound(
-        sequence.order.begin(), sequence.order.end(), index,
-        [&](int a, int b) { return placed_before(catalog_, sequence.shards, a, b); });
-    sequence.order.insert(place, index);
-  }
+  sequence.order = order(extension);
+  sequence.result = extension.result;
   return sequence;
 }
 
 void BeamSearch::score(std::span<Extension> extensions) {
   // Sequences that split the same shards in another order often give the greedy pass the same kinds
   // in the same order. It cannot tell them apart, so it runs once for all of them.
-  std::map<std::vector<Kind>, std::size_t> number_of;
-  std::vector<std::vector<Kind>> different;
-  std::vector<std::size_t> numbers;  // of each extension
+  std::map<std::vector<Kind>, std::size_t> task_of;
+  std::vector<GridSearch::Shards> tasks;
+  std::vector<std::size_t> numbers;  // of the tasks of all extensions
   for (const Extension& extension : extensions) {
     interrupt_.check();
-    std::vector<Kind> ordered_shards = apply(extension).ordered_shards();
-    const auto [entry, added] = number_of.try_emplace(ordered_shards, different.size());
+    const auto [entry, added] = task_of.try_emplace(ordered_shards(extension), tasks.size());
     if (added) {
-      different.push_back(std::move(ordered_shards));
+      tasks.emplace_back(entry->first);
     }
     numbers.push_back(entry->second);
   }
-  const std::vector<GridSearch::Result> results = score(different);
+  const std::vector<GridSearch::Result> results = score(tasks);
   for (std::size_t i = 0; i < extensions.size(); ++i) {
     extensions[i].result = results[numbers[i]];
   }
 }
 
-std::vector<GridSearch::Result> BeamSearch::score(
-    std::span<const std::vector<Kind>> ordered_shards) {
-  const std::vector<GridSearch::Shards> tasks(ordered_shards.begin(), ordered_shards.end());
+std::vector<GridSearch::Result> BeamSearch::score(std::span<const GridSearch::Shards> tasks) {
   std::vector<GridSearch::Result> results(tasks.size());
-  const std::size_t workers = std::min(tasks.size(), grid_searches_.size());
   std::atomic<std::size_t> next = 0;
-  const auto next_task = [&]() -> std::optional<std::size_t> {
-    const std::size_t task = next++;
-    return task < tasks.size() ? std::optional(task) : std::nullopt;
-  };
-  parallel_for(
-      workers, options_.threads, interrupt_, [&](std::size_t /*item*/, std::size_t worker) {
-        grid_search(worker).run(tasks, next_task, (tasks.size() + workers - 1) / workers, results);
-      });
+  workers_.run(tasks.size(), [&](std::size_t worker) {
+    grid_search(worker).run(tasks, next, (tasks.size() + workers_.count() - 1) / workers_.count(),
+                            results);
+  });
   return results;
 }
 
@@ -184,8 +206,12 @@ std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> ext
 }
 
 Placement BeamSearch::placement(const Sequence& sequence) {
+  std::vector<Kind> ordered_shards;
+  for (const int index : sequence.order) {
+    ordered_shards.push_back(sequence.shards[static_cast<std::size_t>(index)]);
+  }
   const std::vector<int> devices =
-      grid_search(0).devices(sequence.ordered_shards(), sequence.result.step);
+      grid_search(0).devices(ordered_shards, sequence.result.step);
   Placement placement(static_cast<std::size_t>(problem_.devices()));
   for (std::size_t position = 0; position < devices.size(); ++position) {
     placement[static_cast<std::size_t>(devices[position])].push_back(sequence.order[position]);
@@ -200,15 +226,6 @@ GridSearch& BeamSearch::grid_search(std::size_t worker) {
                                                interrupt_, observer_);
   }
   return *grid_search;
-}
-
-std::vector<BeamSearch::Kind> BeamSearch::Sequence::ordered_shards() const {
-  std::vector<Kind> ordered;
-  ordered.reserve(order.size());
-  for (const int index : order) {
-    ordered.push_back(shards[static_cast<std::size_t>(index)]);
-  }
-  return ordered;
 }
 
 }  // namespace neuroshard

@@ -15,6 +15,7 @@
 #include "problem.hpp"
 #include "search.hpp"
 #include "shard_catalog.hpp"
+#include "workers.hpp"
 
 namespace neuroshard {
 
@@ -39,8 +40,6 @@ class BeamSearch {
     std::vector<Kind> shards;
     std::vector<int> order;     // indices into `shards` as a greedy pass takes them
     GridSearch::Result result;  // of the table-wise search
-
-    std::vector<Kind> ordered_shards() const;
   };
 
   /// A kept sequence and one more split.
@@ -52,9 +51,11 @@ class BeamSearch {
 
   std::vector<Extension> extend(const std::vector<Sequence>& beam);
   std::vector<int> split_candidates(const std::vector<Kind>& shards) const;
+  std::vector<int> order(const Extension& extension) const;
+  std::vector<Kind> ordered_shards(const Extension& extension) const;
   Sequence apply(const Extension& extension) const;
   void score(std::span<Extension> extensions);
-  std::vector<GridSearch::Result> score(std::span<const std::vector<Kind>> ordered_shards);
+  std::vector<GridSearch::Result> score(std::span<const GridSearch::Shards> tasks);
   std::vector<Sequence> best_of(std::vector<Extension> extensions) const;
   Placement placement(const Sequence& sequence);
   GridSearch& grid_search(std::size_t worker);
@@ -64,6 +65,7 @@ class BeamSearch {
   const SearchOptions options_;
   Interrupt& interrupt_;
   PassObserver observer_;
+  Workers workers_;
   ShardCatalog catalog_;
   std::vector<std::unique_ptr<GridSearch>> grid_searches_;  // of each worker, once it has worked
 };

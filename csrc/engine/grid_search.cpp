@@ -33,11 +33,11 @@ GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
       output_dims_(static_cast<std::size_t>(problem.devices()) * kLanes),
       plan_cost_(networks, problem.devices()) {}
 
-void GridSearch::run(std::span<const Shards> tasks, const NextTask& next_task,
+void GridSearch::run(std::span<const Shards> tasks, std::atomic<std::size_t>& next,
                      std::size_t first_tasks, std::span<Result> results) {
   std::size_t busy = 0;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    busy += (lane < first_tasks && begin(lane, tasks, next_task)) || share(lane) ? 1 : 0;
+    busy += (lane < first_tasks && begin(lane, tasks, next)) || share(lane) ? 1 : 0;
   }
   for (std::size_t steps = 0; busy > 0; ++steps) {
     if (steps % kStepsPerCheck == 0) {
@@ -46,19 +46,20 @@ void GridSearch::run(std::span<const Shards> tasks, const NextTask& next_task,
     passes_.step();
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       if (trials_[lane].under_way && !passes_.running(lane) && !go_on(lane, results)) {
-        busy -= begin(lane, tasks, next_task) || share(lane) ? 0 : 1;
+        busy -= begin(lane, tasks, next) || share(lane) ? 0 : 1;
       }
     }
   }
   evaluate_plans(results);
 }
 
-bool GridSearch::begin(std::size_t lane, std::span<const Shards> tasks, const NextTask& next_task) {
+bool GridSearch::begin(std::size_t lane, std::span<const Shards> tasks,
+                       std::atomic<std::size_t>& next) {
   trials_[lane] = {};
-  if (const std::optional<std::size_t> task = next_task()) {
-    const std::size_t step = steps_ - 1;
-    trials_[lane] = {.task = *task, .step = step, .last = 0, .under_way = true};
-    passes_.start(lane, tasks[*task], step);
+  const std::size_t task = next < tasks.size() ? next++ : tasks.size();
+  if (task < tasks.size()) {
+    trials_[lane] = {.task = task, .step = steps_ - 1, .last = 0, .under_way = true};
+    passes_.start(lane, tasks[task], steps_ - 1);
   }
   return trials_[lane].under_way;
 }

@@ -1,9 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
-#include <functional>
 #include <limits>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,15 +29,13 @@ class GridSearch {
     std::size_t step = 0;                                   // of the grid, the first that finds it
   };
 
-  /// Hands out the numbers of tasks, each once, until there are none left.
-  using NextTask = std::function<std::optional<std::size_t>()>;
-
   GridSearch(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog,
              int grid_steps, Interrupt& interrupt, PassObserver observer);
 
-  /// Finds the plans of the tasks that `next_task` hands out; `tasks[i]` gets `results[i]`. Takes
-  /// no more than `first_tasks` of them at once to begin with, so that others find some.
-  void run(std::span<const Shards> tasks, const NextTask& next_task, std::size_t first_tasks,
+  /// Finds the plans of the tasks from `next` on, which others take tasks from too; `tasks[i]` gets
+  /// `results[i]`. Takes no more than `first_tasks` of them at once to begin with, so that the
+  /// others find some.
+  void run(std::span<const Shards> tasks, std::atomic<std::size_t>& next, std::size_t first_tasks,
            std::span<Result> results);
 
   /// The device of each shard in the plan that a step of the grid finds.
@@ -53,7 +50,7 @@ class GridSearch {
   };
 
   /// Starts the next task in a lane, at the highest limit; false if there is none.
-  bool begin(std::size_t lane, std::span<const Shards> tasks, const NextTask& next_task);
+  bool begin(std::size_t lane, std::span<const Shards> tasks, std::atomic<std::size_t>& next);
 
   /// Keeps the plan that a lane found and goes on to the next lower limit that gives something
   /// else; false if there is none.

@@ -9,6 +9,7 @@
 
 #include "interrupt.hpp"
 #include "shards.hpp"
+#include "workers.hpp"
 
 namespace neuroshard {
 
@@ -90,7 +91,8 @@ PerLane<double> PlanCost::evaluate(const float* compute, const float* output_dim
 Plan evaluate_plan(const CostNetworks& networks, const Problem& problem,
                    std::vector<std::int64_t> column_splits, Placement placement,
                    Interrupt& interrupt) {
-  ShardCatalog catalog(networks, problem, 1, interrupt);
+  Workers workers(1, interrupt);
+  ShardCatalog catalog(networks, problem, workers, interrupt);
   return evaluate_plan(networks, problem, catalog, std::move(column_splits), std::move(placement),
                        interrupt);
 }

@@ -1,15 +1,15 @@
 #include "shard_catalog.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <stdexcept>
 #include <string>
 
-#include "parallel.hpp"
 
 namespace neuroshard {
 
-ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem, int threads,
+ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem, Workers& workers,
                            Interrupt& interrupt)
     : networks_(networks), problem_(problem) {
   if (problem.features() != networks.features()) {
@@ -21,14 +21,17 @@ ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem,
     add(table, problem.table_width(table));
   }
   contributions_.resize(entries_.size() * networks.set().sums_size());
-  // Threads pay only where each has many tables to encode, about a microsecond each.
-  constexpr std::size_t kTablesOfTask = 256;
+  // Workers pay only where each has many tables to encode, about a microsecond each.
+  constexpr std::size_t kAtOnce = 256;
   const std::size_t tables = entries_.size();
-  parallel_for((tables + kTablesOfTask - 1) / kTablesOfTask, threads, interrupt,
-               [&](std::size_t task, std::size_t) {
-                 const std::size_t first = task * kTablesOfTask;
-                 encode(first, std::min(first + kTablesOfTask, tables));
-               });
+  std::atomic<std::size_t> next = 0;
+  workers.run((tables + kAtOnce - 1) / kAtOnce, [&](std::size_t /*worker*/) {
+    for (std::size_t first = next.fetch_add(kAtOnce); first < tables;
+         first = next.fetch_add(kAtOnce)) {
+      interrupt.check();
+      encode(first, std::min(first + kAtOnce, tables));
+    }
+  });
   check_costs(0);
 }
 

@@ -8,6 +8,7 @@
 #include "cost_networks.hpp"
 #include "interrupt.hpp"
 #include "problem.hpp"
+#include "workers.hpp"
 
 namespace neuroshard {
 
@@ -19,10 +20,9 @@ class ShardCatalog {
  public:
   using Kind = int;
 
-  /// Encodes the unsplit tables on `threads` threads. Keeps references to networks and problem.
-  /// Throws std::invalid_argument where the networks do not suit the problem or give no finite
-  /// cost.
-  ShardCatalog(const CostNetworks& networks, const Problem& problem, int threads,
+  /// Lets `workers` encode the unsplit tables. Keeps references to networks and problem. Throws
+  /// std::invalid_argument where the networks do not suit the problem or give no finite cost.
+  ShardCatalog(const CostNetworks& networks, const Problem& problem, Workers& workers,
                Interrupt& interrupt);
 
   /// Whether a shard of this kind can be split.

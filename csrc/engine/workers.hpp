@@ -1,0 +1,53 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "interrupt.hpp"
+
+namespace neuroshard {
+
+/// Threads that do one piece of work after the other together, the calling one and helpers, which
+/// wait for more in between.
+class Workers {
+ public:
+  /// Starts no helper before there is work for it. Keeps a reference to `interrupt`.
+  Workers(int threads, Interrupt& interrupt);
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  /// The most that can work, at least 1.
+  std::size_t count() const { return count_; }
+
+  /// Calls `work(worker)` for workers 0 … `most` - 1, each on a thread of its own, worker 0 on the
+  /// calling one, and waits for all. There may be fewer, if the system gives no more threads: work
+  /// is something that each takes its share of, whoever comes first. The first exception interrupts
+  /// the others and is thrown here.
+  void run(std::size_t most, const std::function<void(std::size_t worker)>& work);
+
+ private:
+  void help(std::size_t worker, unsigned round);
+  void work(std::size_t worker);
+  void start(std::size_t helpers);
+
+  const std::size_t count_;
+  Interrupt& interrupt_;
+  std::vector<std::thread> helpers_;
+  std::atomic<unsigned> round_ = 0;  // of work, changes where there is more
+  std::atomic<std::size_t> helping_ = 0;
+
+  // Of this round; written while no helper works.
+  const std::function<void(std::size_t worker)>* work_ = nullptr;  // nothing: helpers go home
+  std::size_t most_ = 0;
+
+  std::mutex failure_mutex_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace neuroshard
