@@ -54,8 +54,8 @@ std::optional<Plan> BeamSearch::run() {
   best.shards.resize(static_cast<std::size_t>(problem_.tables()));
   std::iota(best.shards.begin(), best.shards.end(), 0);
   best.order = placement_order(catalog_, best.shards);
-  const std::vector<Kind> ordered_shards = best.order;  // a table is of the kind of its index
-  best.result = score(std::vector<GridSearch::Shards>{ordered_shards}).front();
+  best.ordered_shards = best.order;  // the kind of a table is its index
+  best.result = score(std::vector<GridSearch::Shards>{best.ordered_shards}).front();
 
   std::vector<Sequence> beam = {best};
   for (int round = 0; round < options_.max_splits && !beam.empty(); ++round) {
@@ -115,48 +115,56 @@ std::vector<int> BeamSearch::split_candidates(const std::vector<Kind>& shards) c
   return candidates;
 }
 
-std::vector<int> BeamSearch::order(const Extension& extension) const {
+BeamSearch::Places BeamSearch::places(const Extension& extension) const {
   const Sequence& parent = *extension.parent;
+  const std::vector<int>& order = parent.order;
   const Kind split = parent.shards[static_cast<std::size_t>(extension.shard)];
-  const float cost_of_half = catalog_.single_cost(catalog_.half(split));
-  // One half takes the place of the split shard, the other one comes after all; among equals the
-  // later index goes first.
-  const std::array<int, 2> halves = {static_cast<int>(parent.shards.size()), extension.shard};
-  std::size_t next = 0;
-  std::vector<int> order;
-  order.reserve(parent.order.size() + 1);
-  for (const int index : parent.order) {
-    if (index == extension.shard) {
-      continue;
-    }
-    const float cost = catalog_.single_cost(parent.shards[static_cast<std::size_t>(index)]);
-    while (next < halves.size() && goes_before(cost_of_half, halves[next], cost, index)) {
-      order.push_back(halves[next++]);
-    }
-    order.push_back(index);
-  }
-  order.insert(order.end(), halves.begin() + static_cast<std::ptrdiff_t>(next), halves.end());
-  return order;
+  const float cost = catalog_.single_cost(catalog_.half(split));
+  const auto place = [&](int half) {
+    const auto found = std::lower_bound(order.begin(), order.end(), half, [&](int a, int b) {
+      const Kind kind = parent.shards[static_cast<std::size_t>(a)];
+      return goes_before(catalog_.single_cost(kind), a, cost, b);
+    });
+    return static_cast<std::size_t>(found - order.begin());
+  };
+  const auto found = std::find(order.begin(), order.end(), extension.shard);
+  return {.split = static_cast<std::size_t>(found - order.begin()),
+          .appended = place(static_cast<int>(parent.shards.size())),
+          .in_place = place(extension.shard)};
 }
 
-std::vector<BeamSearch::Kind> BeamSearch::ordered_shards(const Extension& extension) const {
-  const std::vector<Kind>& shards = extension.parent->shards;
-  const Kind half = catalog_.half(shards[static_cast<std::size_t>(extension.shard)]);
-  std::vector<int> ordered = order(extension);  // indices, which become kinds
-  for (int& entry : ordered) {
-    const bool is_half = entry == extension.shard || std::cmp_equal(entry, shards.size());
-    entry = is_half ? half : shards[static_cast<std::size_t>(entry)];
-  }
-  return ordered;
+/// Replaces a shard, in a list ordered as the greedy pass takes shards, by its halves.
+template <typename T>
+std::vector<T> BeamSearch::with_halves(const std::vector<T>& ordered, const Places& places,
+                                       T appended, T in_place) {
+  std::vector<T> result;
+  result.reserve(ordered.size() + 1);
+  const auto copy = [&](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      if (i != places.split) {
+        result.push_back(ordered[i]);
+      }
+    }
+  };
+  copy(0, places.appended);
+  result.push_back(appended);
+  copy(places.appended, places.in_place);
+  result.push_back(in_place);
+  copy(places.in_place, ordered.size());
+  return result;
 }
 
 BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
-  Sequence sequence = *extension.parent;
+  const Sequence& parent = *extension.parent;
+  const auto appended = static_cast<int>(parent.shards.size());
+  Sequence sequence = parent;
   Kind& split = sequence.shards[static_cast<std::size_t>(extension.shard)];
   split = catalog_.half(split);
-  sequence.shards.push_back(split);
   sequence.splits.push_back(extension.shard);
-  sequence.order = order(extension);
+  sequence.order = with_halves(parent.order, places(extension), appended, extension.shard);
+  sequence.ordered_shards =
+      with_halves(parent.ordered_shards, places(extension), split, split);
+  sequence.shards.push_back(split);
   sequence.result = extension.result;
   return sequence;
 }
@@ -169,7 +177,10 @@ void BeamSearch::score(std::span<Extension> extensions) {
   std::vector<std::size_t> numbers;  // of the tasks of all extensions
   for (const Extension& extension : extensions) {
     interrupt_.check();
-    const auto [entry, added] = task_of.try_emplace(ordered_shards(extension), tasks.size());
+    const Sequence& parent = *extension.parent;
+    const Kind half = catalog_.half(parent.shards[static_cast<std::size_t>(extension.shard)]);
+    const auto [entry, added] = task_of.try_emplace(
+        with_halves(parent.ordered_shards, places(extension), half, half), tasks.size());
     if (added) {
       tasks.emplace_back(entry->first);
     }
@@ -206,12 +217,8 @@ std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> ext
 }
 
 Placement BeamSearch::placement(const Sequence& sequence) {
-  std::vector<Kind> ordered_shards;
-  for (const int index : sequence.order) {
-    ordered_shards.push_back(sequence.shards[static_cast<std::size_t>(index)]);
-  }
   const std::vector<int> devices =
-      grid_search(0).devices(ordered_shards, sequence.result.step);
+      grid_search(0).devices(sequence.ordered_shards, sequence.result.step);
   Placement placement(static_cast<std::size_t>(problem_.devices()));
   for (std::size_t position = 0; position < devices.size(); ++position) {
     placement[static_cast<std::size_t>(devices[position])].push_back(sequence.order[position]);

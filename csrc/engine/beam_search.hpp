@@ -34,12 +34,21 @@ class BeamSearch {
  private:
   using Kind = ShardCatalog::Kind;
 
+  /// Where a greedy pass takes a shard and where it would take its halves, as positions among all
+  /// shards.
+  struct Places {
+    std::size_t split;
+    std::size_t appended;  // before `in_place`: among equals the later index goes first
+    std::size_t in_place;
+  };
+
   /// A split sequence and the shards that it leads to.
   struct Sequence {
     std::vector<std::int64_t> splits;
     std::vector<Kind> shards;
-    std::vector<int> order;     // indices into `shards` as a greedy pass takes them
-    GridSearch::Result result;  // of the table-wise search
+    std::vector<int> order;            // indices into `shards` as a greedy pass takes them
+    std::vector<Kind> ordered_shards;  // in this order
+    GridSearch::Result result;         // of the table-wise search
   };
 
   /// A kept sequence and one more split.
@@ -51,8 +60,10 @@ class BeamSearch {
 
   std::vector<Extension> extend(const std::vector<Sequence>& beam);
   std::vector<int> split_candidates(const std::vector<Kind>& shards) const;
-  std::vector<int> order(const Extension& extension) const;
-  std::vector<Kind> ordered_shards(const Extension& extension) const;
+  Places places(const Extension& extension) const;
+  template <typename T>
+  static std::vector<T> with_halves(const std::vector<T>& ordered, const Places& places, T appended,
+                                    T in_place);
   Sequence apply(const Extension& extension) const;
   void score(std::span<Extension> extensions);
   std::vector<GridSearch::Result> score(std::span<const GridSearch::Shards> tasks);

@@ -36,7 +36,10 @@ class Workers {
   void work(std::size_t worker);
   void start(std::size_t helpers);
 
+  static constexpr int kSpins = 4096;  // about 0.1 ms
+
   const std::size_t count_;
+  const int spins_;
   Interrupt& interrupt_;
   std::vector<std::thread> helpers_;
   std::atomic<unsigned> round_ = 0;  // of work, changes where there is more
