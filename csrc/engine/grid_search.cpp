@@ -34,10 +34,24 @@ GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
       plan_cost_(networks, problem.devices()) {}
 
 void GridSearch::run(std::span<const Shards> tasks, std::atomic<std::size_t>& next,
-                     std::size_t first_tasks, std::span<Result> results) {
+                     std::size_t fair_share, std::span<Result> results) {
+  std::size_t begun = 0;
+  const auto begin_next = [&](std::size_t lane) {
+    const std::size_t task = next < tasks.size() ? next++ : tasks.size();
+    if (task >= tasks.size()) {
+      return false;
+    }
+    begin(lane, tasks, task);
+    ++begun;
+    return true;
+  };
+  const auto find_work = [&](std::size_t lane) {
+    trials_[lane].under_way = false;
+    return (begun < fair_share && begin_next(lane)) || share(lane) || begin_next(lane);
+  };
   std::size_t busy = 0;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    busy += (lane < first_tasks && begin(lane, tasks, next)) || share(lane) ? 1 : 0;
+    busy += find_work(lane) ? 1 : 0;
   }
   for (std::size_t steps = 0; busy > 0; ++steps) {
     if (steps % kStepsPerCheck == 0) {
@@ -46,22 +60,17 @@ void GridSearch::run(std::span<const Shards> tasks, std::atomic<std::size_t>& ne
     passes_.step();
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       if (trials_[lane].under_way && !passes_.running(lane) && !go_on(lane, results)) {
-        busy -= begin(lane, tasks, next) || share(lane) ? 0 : 1;
+        busy -= find_work(lane) ? 0 : 1;
       }
     }
   }
   evaluate_plans(results);
 }
 
-bool GridSearch::begin(std::size_t lane, std::span<const Shards> tasks,
-                       std::atomic<std::size_t>& next) {
-  trials_[lane] = {};
-  const std::size_t task = next < tasks.size() ? next++ : tasks.size();
-  if (task < tasks.size()) {
-    trials_[lane] = {.task = task, .step = steps_ - 1, .last = 0, .under_way = true};
-    passes_.start(lane, tasks[task], steps_ - 1);
-  }
-  return trials_[lane].under_way;
+void GridSearch::begin(std::size_t lane, std::span<const Shards> tasks, std::size_t task) {
+  const std::size_t step = steps_ - 1;
+  trials_[lane] = {.task = task, .step = step, .last = 0, .under_way = true};
+  passes_.start(lane, tasks[task], step);
 }
 
 bool GridSearch::go_on(std::size_t lane, std::span<Result> results) {

@@ -33,9 +33,8 @@ class GridSearch {
              int grid_steps, Interrupt& interrupt, PassObserver observer);
 
   /// Finds the plans of the tasks from `next` on, which others take tasks from too; `tasks[i]` gets
-  /// `results[i]`. Takes no more than `first_tasks` of them at once to begin with, so that the
-  /// others find some.
-  void run(std::span<const Shards> tasks, std::atomic<std::size_t>& next, std::size_t first_tasks,
+  /// `results[i]`. Takes more than `fair_share` of them only where nothing else is left to do.
+  void run(std::span<const Shards> tasks, std::atomic<std::size_t>& next, std::size_t fair_share,
            std::span<Result> results);
 
   /// The device of each shard in the plan that a step of the grid finds.
@@ -49,8 +48,8 @@ class GridSearch {
     bool under_way = false;
   };
 
-  /// Starts the next task in a lane, at the highest limit; false if there is none.
-  bool begin(std::size_t lane, std::span<const Shards> tasks, std::atomic<std::size_t>& next);
+  /// Starts a task in a lane, at the highest limit.
+  void begin(std::size_t lane, std::span<const Shards> tasks, std::size_t task);
 
   /// Keeps the plan that a lane found and goes on to the next lower limit that gives something
   /// else; false if there is none.
