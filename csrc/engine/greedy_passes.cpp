@@ -44,10 +44,12 @@ void GreedyPasses::start(std::size_t lane, std::span<const ShardCatalog::Kind> s
   pass.shards = shards;
   pass.devices.resize(shards.size());
   pass.placed = 0;
-  pass.loads.resize(shards.size() + 1);
   pass.last_load = 0;
-  pass.sums.resize((shards.size() + 1) * empty.size());
-  std::copy(empty.begin(), empty.end(), pass.sums.begin());
+  if (pass.loads.empty()) {
+    pass.loads.resize(2 * devices_ + 1);
+    pass.sums.resize(pass.loads.size() * empty.size());
+    std::copy(empty.begin(), empty.end(), pass.sums.begin());
+  }
   for (int device = 0; std::cmp_less(device, devices_); ++device) {
     show(lane, device, 0);
   }
@@ -62,6 +64,8 @@ void GreedyPasses::start_from(std::size_t from, std::size_t to, std::size_t limi
     pass.placed = other.placed;
     std::copy_n(other.devices.begin(), pass.placed, pass.devices.begin());
     pass.last_load = other.last_load;
+    pass.loads.resize(std::max(pass.loads.size(), other.loads.size()));
+    pass.sums.resize(pass.loads.size() * nowhere_.size());
     std::copy_n(other.loads.begin(), pass.last_load + 1, pass.loads.begin());
     std::copy_n(other.sums.begin(), (pass.last_load + 1) * nowhere_.size(), pass.sums.begin());
     for (std::uint32_t index = 1; index <= pass.last_load; ++index) {
@@ -156,6 +160,10 @@ inline void GreedyPasses::settle(std::size_t lane) {
   std::uint32_t after = before;
   if (before == 0 || pass.loads[before].limit < pass.lowest_limit) {  // lower ones may need it
     after = ++pass.last_load;
+    if (after == pass.loads.size()) {
+      pass.loads.resize(2 * pass.loads.size());
+      pass.sums.resize(pass.loads.size() * nowhere_.size());
+    }
     pass.loads[after].device = device;
     pass.loads[after].before = before;
     pass.loads[after].limit = pass.lowest_limit;
