@@ -41,10 +41,12 @@ AffineLayer::AffineLayer(const std::vector<float>& weights, std::vector<float> b
   }
 }
 
-void AffineLayer::apply(const float* input, float* output, bool relu) const {
+void AffineLayer::apply(const float* input, float* output, bool relu, Workspace& workspace) const {
+  workspace.resize(std::max(workspace.size(), inputs_));
+  const std::size_t used = kernels().used_inputs(input, inputs_, workspace.data());
   const float least = relu ? 0.0F : -std::numeric_limits<float>::infinity();
-  kernels().affine(weights_.data(), padded_bias_.data(), least, input, output, inputs_,
-                   padded_outputs() / Kernels::kTile);
+  kernels().affine(weights_.data(), padded_bias_.data(), least, input, workspace.data(), used,
+                   output, inputs_, padded_outputs() / Kernels::kTile);
 }
 
 std::vector<float> AffineLayer::weights() const {

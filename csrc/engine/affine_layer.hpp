@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "aligned.hpp"
@@ -9,7 +10,8 @@ namespace neuroshard {
 
 /// One affine layer in fp32: output = weights * input + bias, for kLanes inputs at a time.
 ///
-/// The inputs are added up in their order, starting from the bias.
+/// The inputs are added up in their order, starting from the bias. Those that are 0 for all of
+/// them, as many are that come from a ReLU, are left out.
 class AffineLayer {
  public:
   /// `weights` is [outputs][inputs], row by row; `bias` is [outputs]. All values must be finite.
@@ -21,9 +23,12 @@ class AffineLayer {
   /// Outputs that `apply` writes, at least `outputs()`; what exceeds it becomes 0.
   std::size_t padded_outputs() const { return padded_bias_.size(); }
 
+  /// Room that `apply` works in.
+  using Workspace = std::vector<std::int32_t>;
+
   /// Reads [inputs()][kLanes] floats and writes [padded_outputs()][kLanes]; with `relu`, 0 for
   /// those below 0.
-  void apply(const float* input, float* output, bool relu) const;
+  void apply(const float* input, float* output, bool relu, Workspace& workspace) const;
 
   /// As the constructor takes them.
   std::vector<float> weights() const;

@@ -16,6 +16,7 @@ class Network {
    private:
     friend class Network;
     AlignedVector<float> front_, back_;
+    AffineLayer::Workspace layer_;
   };
 
   /// The first layer sees `(input - mean) / deviation`; both are empty where inputs are used as

@@ -24,6 +24,7 @@ class SetNetwork {
     friend class SetNetwork;
     AlignedVector<float> activation_;
     Network::Workspace network_;
+    AffineLayer::Workspace layer_;
   };
 
   /// `network` has one output and takes its inputs as they are. Throws std::invalid_argument.

@@ -23,10 +23,16 @@ struct Kernels {
   static constexpr std::size_t kTile = 8;    // outputs that `affine` computes together
   static constexpr std::size_t kBlock = 16;  // floats that `add` handles together
 
-  /// output = max(weights * input + bias, least); `input` is [inputs][kLanes], `output` [tiles *
-  /// kTile][kLanes], `weights` [tiles][inputs][kTile].
+  /// Writes the numbers of the inputs that are not 0 in every lane to `used`, in order, and returns
+  /// how many they are; `input` is [inputs][kLanes].
+  std::size_t (*used_inputs)(const float* input, std::size_t inputs, std::int32_t* used);
+
+  /// output = max(weights * input + bias, least), where inputs that are not listed as used are 0;
+  /// `input` is [inputs][kLanes], `output` [tiles * kTile][kLanes], `weights`
+  /// [tiles][inputs][kTile].
   void (*affine)(const float* weights, const float* bias, float least, const float* input,
-                 float* output, std::size_t inputs, std::size_t tiles);
+                 const std::int32_t* used, std::size_t used_count, float* output,
+                 std::size_t inputs, std::size_t tiles);
 
   struct Devices {
     std::size_t count;

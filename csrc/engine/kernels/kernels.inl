@@ -33,8 +33,47 @@ template <typename T, typename V>
   __builtin_memcpy(to, &from, sizeof(from));
 }
 
-void affine(const float* weights, const float* bias, float least, const float* input, float* output,
-            Size inputs, Size tiles) {
+// Halves of a register, until what is left can be handled as numbers.
+using Ints4 [[gnu::vector_size(16)]] = int;
+using Ints8 [[gnu::vector_size(32)]] = int;
+using Ints16 [[gnu::vector_size(64)]] = int;
+using Longs2 [[gnu::vector_size(16)]] = long long;
+
+[[gnu::always_inline]] inline bool any_bit(const Ints4& v) {
+  Longs2 halves;
+  load(&v, halves);
+  return (halves[0] | halves[1]) != 0;
+}
+
+[[gnu::always_inline]] inline bool any_bit(const Ints8& v) {
+  const Ints4 half =
+      __builtin_shufflevector(v, v, 0, 1, 2, 3) | __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  return any_bit(half);
+}
+
+[[gnu::always_inline]] inline bool any_bit(const Ints16& v) {
+  const Ints8 half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) |
+                     __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  return any_bit(half);
+}
+
+std::size_t used_inputs(const float* input, Size inputs, std::int32_t* used) {
+  Size count = 0;
+  for (Size i = 0; i < inputs; ++i) {
+    Ints bits = {};
+    for (Size part = 0; part < kLanes; part += kPart) {
+      Ints x;
+      load(input + i * kLanes + part, x);
+      bits |= x;
+    }
+    used[count] = static_cast<std::int32_t>(i);
+    count += any_bit(bits) ? 1 : 0;
+  }
+  return count;
+}
+
+void affine(const float* weights, const float* bias, float least, const float* input,
+            const std::int32_t* used, Size used_count, float* output, Size inputs, Size tiles) {
   for (Size tile = 0; tile < tiles; ++tile) {
     for (Size part = 0; part < kLanes; part += kPart) {
       Floats sums[Kernels::kTile];
@@ -42,7 +81,8 @@ void affine(const float* weights, const float* bias, float least, const float* i
       for (Size i = 0; i < Kernels::kTile; ++i) {
         sums[i] = bias[i] + Floats{};
       }
-      for (Size i = 0; i < inputs; ++i) {
+      for (Size k = 0; k < used_count; ++k) {
+        const auto i = static_cast<Size>(used[k]);
         Floats x;
         load(input + i * kLanes + part, x);
         const float* w = weights + i * Kernels::kTile;
@@ -178,6 +218,6 @@ void add(const float* const* sums, const float* const* addend, float* const* res
 
 extern const Kernels NEUROSHARD_KERNELS;
 const Kernels NEUROSHARD_KERNELS = {
-    .affine = affine, .choose = choose, .add = add};
+    .used_inputs = used_inputs, .affine = affine, .choose = choose, .add = add};
 
 }  // namespace neuroshard
