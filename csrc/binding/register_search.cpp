@@ -10,6 +10,7 @@
 #include "engine/problem.hpp"
 #include "engine/search.hpp"
 #include "engine/shard_catalog.hpp"
+#include "engine/workers.hpp"
 #include "interruptible.hpp"
 #include "register.hpp"
 
@@ -27,7 +28,8 @@ std::optional<Plan> run_search(const CostNetworks& networks, const Problem& prob
 
 py::array_t<float> single_table_compute(const CostNetworks& networks, const Problem& problem) {
   const auto costs = interruptible([&](Interrupt& interrupt) {
-    const ShardCatalog catalog(networks, problem, 1, interrupt);
+    Workers workers(1, interrupt);
+    const ShardCatalog catalog(networks, problem, workers, interrupt);
     std::vector<float> values;
     values.reserve(static_cast<std::size_t>(problem.tables()));
     for (int table = 0; table < problem.tables(); ++table) {

@@ -65,14 +65,14 @@ void ShardCatalog::encode(std::size_t first, std::size_t last) {
   std::vector<float> of_shard(problem_.features());
   AlignedVector<float> features(problem_.features() * kLanes);
   AlignedVector<float> contributions(size * kLanes);
-  AlignedVector<float> sums_after(size);
+  AlignedVector<float> sums(size * kLanes);
   PerLane<const float*> empty{};
   PerLane<const float*> contribution_of{};
   PerLane<float*> after{};
   empty.fill(set.empty_sums().data());
-  after.fill(sums_after.data());
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     contribution_of[lane] = contributions.data() + lane * size;
+    after[lane] = sums.data() + lane * size;
   }
   for (; first < last; first += kLanes) {
     const std::size_t count = std::min(kLanes, last - first);
