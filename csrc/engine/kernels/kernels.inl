@@ -188,21 +188,29 @@ template <Size kCount>
   return sum(parts[0]);
 }
 
-void add(const float* const* sums, const float* const* addend, float* const* result,
-         const float* weights, Size blocks, float* dot) {
+/// `add` where the number of blocks is known, or 0.
+template <Size kBlocks>
+[[gnu::always_inline]] inline void add_blocks(const float* const* sums, const float* const* addend,
+                                              float* const* result, const float* weights,
+                                              Size blocks, float* dot) {
   constexpr Size kBlockParts = Kernels::kBlock / kPart;
   for (Size lane = 0; lane < kLanes; ++lane) {
+    const float* const from = sums[lane];
+    const float* const more = addend[lane];
+    float* const to = result[lane];
     Floats total[kBlockParts] = {};
-    for (Size block = 0; block < blocks; ++block) {
+    const Size count = kBlocks > 0 ? kBlocks : blocks;
+#pragma GCC unroll 8
+    for (Size block = 0; block < count; ++block) {
 #pragma GCC unroll 4
       for (Size part = 0; part < kBlockParts; ++part) {
         const Size at = block * Kernels::kBlock + part * kPart;
         Floats s;
         Floats a;
-        load(sums[lane] + at, s);
-        load(addend[lane] + at, a);
+        load(from + at, s);
+        load(more + at, a);
         s += a;
-        store(s, result[lane] + at);
+        store(s, to + at);
         if (weights != nullptr) {
           Floats w;
           load(weights + at, w);
@@ -211,6 +219,16 @@ void add(const float* const* sums, const float* const* addend, float* const* res
       }
     }
     dot[lane] = sum_of(total);
+  }
+}
+
+void add(const float* const* sums, const float* const* addend, float* const* result,
+         const float* weights, Size blocks, float* dot) {
+  constexpr Size kUsual = 64 / Kernels::kBlock;  // the published network is 64 wide
+  if (blocks == kUsual && weights != nullptr) {
+    add_blocks<kUsual>(sums, addend, result, weights, blocks, dot);
+  } else {
+    add_blocks<0>(sums, addend, result, weights, blocks, dot);
   }
 }
 
