@@ -162,8 +162,7 @@ BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
   split = catalog_.half(split);
   sequence.splits.push_back(extension.shard);
   sequence.order = with_halves(parent.order, places(extension), appended, extension.shard);
-  sequence.ordered_shards =
-      with_halves(parent.ordered_shards, places(extension), split, split);
+  sequence.ordered_shards = with_halves(parent.ordered_shards, places(extension), split, split);
   sequence.shards.push_back(split);
   sequence.result = extension.result;
   return sequence;

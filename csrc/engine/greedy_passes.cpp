@@ -15,8 +15,7 @@ constexpr double kSlack = 1e-12;
 
 GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
                            const ShardCatalog& catalog, std::vector<double> output_dim_limits)
-    : kernels_(kernels()),
-      networks_(networks),
+    : networks_(networks),
       catalog_(catalog),
       devices_(static_cast<std::size_t>(problem.devices())),
       memory_bytes_(problem.memory_bytes()),
@@ -91,12 +90,12 @@ void GreedyPasses::device_loads(std::size_t lane, float* compute, float* output_
 }
 
 void GreedyPasses::step() {
-  kernels_.choose({.count = devices_,
-                   .cost = cost_.data(),
-                   .memory = rounded_memory_.data(),
-                   .output_dims = rounded_output_dims_.data()},
-                  rounded_memory_limit_.data(), rounded_output_dim_limit_.data(), first_.data(),
-                  last_.data());
+  kernels().choose({.count = devices_,
+                    .cost = cost_.data(),
+                    .memory = rounded_memory_.data(),
+                    .output_dims = rounded_output_dims_.data()},
+                   rounded_memory_limit_.data(), rounded_output_dim_limit_.data(), first_.data(),
+                   last_.data());
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     settle(lane);
   }
@@ -161,7 +160,7 @@ inline void GreedyPasses::settle(std::size_t lane) {
   if (before == 0 || pass.loads[before].limit < pass.lowest_limit) {  // lower ones may need it
     after = ++pass.last_load;
     if (after == pass.loads.size()) {
-      pass.loads.resize(2 * pass.loads.size());
+      pass.loads.resize(std::min(2 * pass.loads.size(), pass.shards.size() + 1));
       pass.sums.resize(pass.loads.size() * nowhere_.size());
     }
     pass.loads[after].device = device;

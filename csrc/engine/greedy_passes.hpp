@@ -84,13 +84,14 @@ class GreedyPasses {
     std::size_t taken_over = 0;
     double output_dim_limit = 0.0;
     bool running = false;
-    // Of every device its load now, and its last load under each of the lower limits, ascending. So
-    // a pass goes back to where a limit first matters by forgetting the last of them. The first
-    // entry is a device that holds nothing.
+    std::uint32_t lowest_limit = 0;  // that gives the same placements so far
+
+    // What the devices hold now and what they held last under each lower limit, by limits, and
+    // first of all a device that holds nothing. So a pass goes back to where a limit first matters
+    // by forgetting the last of these.
     std::vector<Load> loads;
-    std::uint32_t last_load = 0;
-    std::uint32_t lowest_limit = 0;
-    AlignedVector<float> sums;  // of the set network, [loads][its size]
+    std::uint32_t last_load = 0;  // what follows is not in use
+    AlignedVector<float> sums;    // of the set network, [loads][its size]
 
     // Of the next shard.
     std::int64_t bytes = 0;
@@ -110,12 +111,11 @@ class GreedyPasses {
     return static_cast<std::size_t>(device) * kLanes + lane;
   }
 
-  const Kernels& kernels_;
   const CostNetworks& networks_;
   const ShardCatalog& catalog_;
   const std::size_t devices_;
-  const std::int64_t memory_bytes_;               // of a device
-  const std::vector<double> output_dim_limits_;  // of a device
+  const std::int64_t memory_bytes_;              // of a device
+  const std::vector<double> output_dim_limits_;  // of a device, fp32 numbers a sample
   SetNetwork::Workspace workspace_;
 
   PerLane<Pass> passes_;

@@ -36,20 +36,21 @@ GridSearch::GridSearch(const CostNetworks& networks, const Problem& problem,
 void GridSearch::run(std::span<const Shards> tasks, std::atomic<std::size_t>& next,
                      std::size_t fair_share, std::span<Result> results) {
   std::size_t begun = 0;
-  const auto begin_next = [&](std::size_t lane) {
+  const auto begin = [&](std::size_t lane) {
     const std::size_t task = next < tasks.size() ? next++ : tasks.size();
     if (task >= tasks.size()) {
       return false;
     }
-    begin(lane, tasks, task);
     ++begun;
+    trials_[lane] = {.task = task, .step = steps_ - 1, .last = 0, .under_way = true};
+    passes_.start(lane, tasks[task], steps_ - 1);
     return true;
   };
   const auto find_work = [&](std::size_t lane) {
-    trials_[lane].under_way = false;
-    return (begun < fair_share && begin_next(lane)) || share(lane) || begin_next(lane);
+    trials_[lane].under_way = (begun < fair_share && begin(lane)) || share(lane) || begin(lane);
+    return trials_[lane].under_way;
   };
-  std::size_t busy = 0;
+  std::size_t busy = 0;  // lanes
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     busy += find_work(lane) ? 1 : 0;
   }
@@ -59,22 +60,17 @@ void GridSearch::run(std::span<const Shards> tasks, std::atomic<std::size_t>& ne
     }
     passes_.step();
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      if (trials_[lane].under_way && !passes_.running(lane) && !go_on(lane, results)) {
-        busy -= find_work(lane) ? 0 : 1;
+      if (trials_[lane].under_way && !passes_.running(lane)) {
+        report(lane);
+        keep_plan(lane, results);
+        busy -= lower_limit(lane) || find_work(lane) ? 0 : 1;
       }
     }
   }
   evaluate_plans(results);
 }
 
-void GridSearch::begin(std::size_t lane, std::span<const Shards> tasks, std::size_t task) {
-  const std::size_t step = steps_ - 1;
-  trials_[lane] = {.task = task, .step = step, .last = 0, .under_way = true};
-  passes_.start(lane, tasks[task], step);
-}
-
-bool GridSearch::go_on(std::size_t lane, std::span<Result> results) {
-  report(lane);
+void GridSearch::keep_plan(std::size_t lane, std::span<Result> results) {
   Trial& trial = trials_[lane];
   // Under limits down to that which the pass came to, it would have been the same.
   trial.step = std::max(passes_.lowest_limit(lane), trial.last);
@@ -86,6 +82,10 @@ bool GridSearch::go_on(std::size_t lane, std::span<Result> results) {
       evaluate_plans(results);
     }
   }
+}
+
+bool GridSearch::lower_limit(std::size_t lane) {
+  Trial& trial = trials_[lane];
   if (trial.step == trial.last) {
     return false;
   }

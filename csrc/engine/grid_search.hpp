@@ -48,12 +48,11 @@ class GridSearch {
     bool under_way = false;
   };
 
-  /// Starts a task in a lane, at the highest limit.
-  void begin(std::size_t lane, std::span<const Shards> tasks, std::size_t task);
+  /// Keeps the plan that a lane has found, if it has, and skips the limits that give the same one.
+  void keep_plan(std::size_t lane, std::span<Result> results);
 
-  /// Keeps the plan that a lane found and goes on to the next lower limit that gives something
-  /// else; false if there is none.
-  bool go_on(std::size_t lane, std::span<Result> results);
+  /// Goes on to the next lower limit in a lane; false if there is none.
+  bool lower_limit(std::size_t lane);
 
   /// Takes over the lower half of the limits that another lane has still to try; false if there is
   /// no such lane. Of a task just begun, that is half of all limits.

@@ -56,8 +56,7 @@ float* Network::evaluate(const float* input, Workspace& workspace, bool relu_at_
     activation = front;
   }
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    layers_[i].apply(activation, back, relu_at_end || i + 1 < layers_.size(),
-                     workspace.layer_);
+    layers_[i].apply(activation, back, relu_at_end || i + 1 < layers_.size(), workspace.layer_);
     std::swap(front, back);
     activation = front;
   }

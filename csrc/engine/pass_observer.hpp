@@ -12,8 +12,9 @@ namespace neuroshard {
 /// A greedy pass that the search has run.
 struct FinishedPass {
   std::span<const ShardCatalog::Kind> shards;  // in the order in which they are placed
-  std::span<const std::int32_t> devices;  // of the shards placed; fewer than shards if no device took the next
-  std::size_t taken_over;    // of these, placed by an earlier pass already
+  std::span<const std::int32_t>
+      devices;             // of the shards placed; fewer than shards if no device took the next
+  std::size_t taken_over;  // of these, placed by an earlier pass already
 };
 
 /// Is told of every pass, on the thread that ran it, for counting what the search does. May be

@@ -92,15 +92,6 @@ void Problem::check_table(std::size_t table) const {
               kMaxBytes - tables_.bytes_per_column[table] * width);
 }
 
-bool Problem::output_dims_are_whole() const {
-  constexpr double kWholeInFloat = 1 << 24;
-  return total_output_dim_ <= kWholeInFloat &&
-         std::all_of(tables_.output_widths.begin(), tables_.output_widths.end(), [](double width) {
-           return std::trunc(static_cast<double>(kColumns) * width) ==
-                  static_cast<double>(kColumns) * width;  // of the narrowest shard
-         });
-}
-
 void Problem::shard_features(int table, std::int64_t width, std::span<float> output) const {
   std::copy_n(tables_.features.begin() + static_cast<std::ptrdiff_t>(index(table) * features_),
               features_, output.begin());

@@ -36,9 +36,6 @@ class Problem {
   /// Output dim of all tables together; column splits do not change it.
   double total_output_dim() const { return total_output_dim_; }
 
-  /// Whether the output dims of all shards are whole numbers, and any sum of them exact in fp32.
-  bool output_dims_are_whole() const;
-
   /// Columns of `table`.
   std::int64_t table_width(int table) const { return tables_.widths[index(table)]; }
 

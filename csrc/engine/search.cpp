@@ -1,5 +1,6 @@
 #include "search.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 #include <string>
@@ -17,15 +18,18 @@ void check_range(int value, const char* name, int low, int high) {
   }
 }
 
-/// Passes keep the sums of the set network for every device. Few bytes of a damaged file can ask
-/// for more than any machine has.
-void check_memory(const CostNetworks& networks, const Problem& problem) {
+/// Passes keep the sums of the set network for what devices hold and have held. Few bytes of a
+/// damaged file can ask for more than any machine has.
+void check_memory(const CostNetworks& networks, const Problem& problem,
+                  const SearchOptions& options) {
   constexpr std::size_t kMaxSums = std::size_t{1} << 26;  // of one pass; 4 GiB for all lanes
   const std::size_t sums = networks.set().sums_size();
-  if (sums > kMaxSums / static_cast<std::size_t>(problem.devices())) {
+  const auto devices = static_cast<std::size_t>(problem.devices());
+  const auto shards = static_cast<std::size_t>(problem.tables() + options.max_splits);
+  if (sums > kMaxSums / (2 * std::max(devices, shards))) {
     throw std::invalid_argument("set: a first layer of " + std::to_string(sums) +
                                 " outputs is too wide for " + std::to_string(problem.devices()) +
-                                " devices");
+                                " devices and " + std::to_string(problem.tables()) + " tables");
   }
 }
 
@@ -43,7 +47,7 @@ std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
                            const SearchOptions& options, Interrupt& interrupt,
                            const PassObserver& observer) {
   check_options(options);
-  check_memory(networks, problem);
+  check_memory(networks, problem, options);
   return BeamSearch(networks, problem, options, interrupt, observer).run();
 }
 

@@ -44,8 +44,7 @@ SetNetwork::SetNetwork(Network network)
 
 void SetNetwork::contributions(const float* encodings, float* output, Workspace& workspace) const {
   workspace.activation_.resize(first_.padded_outputs() * kLanes);
-  first_.apply(encodings, workspace.activation_.data(), /*relu=*/false,
-               workspace.layer_);
+  first_.apply(encodings, workspace.activation_.data(), /*relu=*/false, workspace.layer_);
   for (std::size_t lane = 0; lane < kLanes; ++lane, output += sums_size()) {
     for (std::size_t i = 0; i < first_.outputs(); ++i) {
       output[i] = workspace.activation_[i * kLanes + lane];

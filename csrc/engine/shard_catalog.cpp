@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <string>
 
-
 namespace neuroshard {
 
 ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem, Workers& workers,
