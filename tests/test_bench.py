@@ -8,9 +8,10 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from golden_captures import write_golden_captures
+from golden_captures import OPTIONS, write_golden_captures
 from neuroshard_fast import _core
 from test_engine import problem_arguments, small_networks
 from test_engine_reference import engine_arguments, random_case
@@ -46,8 +47,8 @@ def error(*arguments: object, code: int = 1) -> str:
 def write(path: Path, **changes: Any) -> Path:
     """A capture of a small problem."""
     problem = _core.Problem(**problem_arguments(**changes))
-    plan = _core.search(small_networks(), problem)
-    path.write_bytes(_core.write_capture(small_networks(), problem, plan))
+    plan = _core.search(small_networks(), problem, **OPTIONS)
+    path.write_bytes(_core.write_capture(small_networks(), problem, plan, **OPTIONS))
     return path
 
 
@@ -61,6 +62,7 @@ def test_counts_are_those_of_the_written_out_method(seed: int, tmp_path: Path) -
     reference, options = random_case(seed)
     networks, problem = engine_arguments(reference)
     path = tmp_path / "case.capture"
+    options["threads"] = 1
     plan = _core.search(networks, problem, **options)
     path.write_bytes(_core.write_capture(networks, problem, plan, **options))
     reference.search(options["beam_width"], options["candidates"], options["max_splits"])
@@ -74,10 +76,9 @@ def test_counts_are_those_of_the_written_out_method(seed: int, tmp_path: Path) -
 def test_every_placement_is_counted_once_for_every_pass(tmp_path: Path) -> None:
     problem = _core.Problem(**problem_arguments())
     path = tmp_path / "case.capture"
-    plan = _core.table_wise(small_networks(), problem, grid_steps=1)
-    path.write_bytes(
-        _core.write_capture(small_networks(), problem, plan, max_splits=0, grid_steps=1)
-    )
+    options = OPTIONS | {"max_splits": 0, "grid_steps": 1}
+    plan = _core.search(small_networks(), problem, **options)
+    path.write_bytes(_core.write_capture(small_networks(), problem, plan, **options))
     # The one pass of the search, and the one that gives its placement.
     assert report(path)["placements"] == 2 * problem.tables
 
@@ -132,11 +133,11 @@ def test_problem_without_a_plan_verifies(tmp_path: Path) -> None:
 def test_another_plan_than_the_captured_one_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "other.capture"
     problem = _core.Problem(**problem_arguments())
-    plan = _core.search(small_networks(), problem)
+    plan = _core.search(small_networks(), problem, **OPTIONS)
     assert plan is not None
 
     def refusal(other: _core.Plan | None) -> str:
-        path.write_bytes(_core.write_capture(small_networks(), problem, other))
+        path.write_bytes(_core.write_capture(small_networks(), problem, other, **OPTIONS))
         return error(path, "--verify")
 
     assert "no plan was found then" in refusal(None)
@@ -147,6 +148,42 @@ def test_another_plan_than_the_captured_one_is_an_error(tmp_path: Path) -> None:
     dearest = _core.evaluate(small_networks(), problem, [], [[0, 1, 2, 3], []])
     assert "its cost is" in refusal(dearest)
     assert bench(path).returncode == 0  # without --verify it is only timed
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_captures_name_every_option_in_its_range(option: str) -> None:
+    networks, problem = small_networks(), _core.Problem(**problem_arguments())
+    others = {name: value for name, value in OPTIONS.items() if name != option}
+    with pytest.raises(TypeError):
+        _core.write_capture(networks, problem, None, **others)
+    with pytest.raises(ValueError, match=f"^{option} must lie between . and .*, got -1$"):
+        _core.write_capture(networks, problem, None, **others, **{option: -1})
+
+
+@pytest.mark.parametrize(
+    ("changes", "splits", "placement", "message"),
+    [
+        ({"tables": 3}, [], [[0, 1, 2], [3]], r"placement\[1\]: shard 3 does not exist"),
+        ({"tables": 5}, [], [[0, 1, 2], [3]], "placement: shard 4 is on no device"),
+        ({"devices": 3}, [], [[0, 1, 2], [3]], "one list for each of the 3 devices, it has 2"),
+        (
+            {"dims": np.full(4, 4)},
+            [0],
+            [[0, 1, 2], [3, 4]],
+            r"column_splits\[0\] = 0: a shard of 4",
+        ),
+        ({"memory_bytes": 479}, [], [[0], [1, 2, 3]], r"placement\[1\]: its shards are larger"),
+    ],
+    ids=["fewer tables", "more tables", "devices", "splits", "memory"],
+)
+def test_plans_of_another_problem_are_not_captured(
+    changes: dict[str, Any], splits: list[int], placement: list[list[int]], message: str
+) -> None:
+    plan = _core.evaluate(small_networks(), _core.Problem(**problem_arguments()), splits, placement)
+    other = _core.Problem(**problem_arguments(**changes))
+    networks = small_networks(other.devices)
+    with pytest.raises(ValueError, match=f"^plan does not fit the problem: .*{message}"):
+        _core.write_capture(networks, other, plan, **OPTIONS)
 
 
 def test_text_names_every_figure(tmp_path: Path) -> None:

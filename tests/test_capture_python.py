@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from golden_captures import OPTIONS
 from neuroshard_fast import (
     Cluster,
     CostModels,
@@ -102,9 +103,10 @@ def test_a_plan_that_the_search_does_not_find_fails_the_replay(
 ) -> None:
     planner = Planner(models)
     problem = planner.problem(_tables(), CLUSTER)
-    other = _core.search(models.networks, problem, max_splits=0)
+    other = _core.search(models.networks, problem, **OPTIONS | {"max_splits": 0})
     assert other is not None
-    (tmp_path / "call").write_bytes(_core.write_capture(models.networks, problem, other))
+    captured = _core.write_capture(models.networks, problem, other, **OPTIONS)
+    (tmp_path / "call").write_bytes(captured)
     assert _verify(tmp_path / "call").returncode != 0
 
 

@@ -25,8 +25,8 @@ void register_capture(py::module_& module) {
                                        plan));
       },
       py::arg("networks"), py::arg("problem"), py::arg("plan"), py::kw_only(),
-      py::arg("beam_width") = 3, py::arg("candidates") = 10, py::arg("max_splits") = 10,
-      py::arg("grid_steps") = 11, py::arg("threads") = 1);
+      py::arg("beam_width"), py::arg("candidates"), py::arg("max_splits"), py::arg("grid_steps"),
+      py::arg("threads"));
 }
 
 }  // namespace neuroshard::binding

@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "shards.hpp"
+
 namespace neuroshard {
 
 // A file is a header and a payload. The header: magic, version, length and checksum of the payload.
@@ -177,6 +179,27 @@ SearchOptions read_options(Reader& reader) {
   return options;
 }
 
+/// Throws std::invalid_argument where no search could have returned `plan` for `problem`.
+void check_plan(const Plan& plan, const Problem& problem) {
+  try {
+    const std::vector<Shard> shards = split_shards(problem, plan.column_splits);
+    check_placement(plan.placement, problem.devices(), shards.size());
+    for (std::size_t device = 0; device < plan.placement.size(); ++device) {
+      std::int64_t left = problem.memory_bytes();
+      for (const std::int64_t index : plan.placement[device]) {
+        const Shard& shard = shards[static_cast<std::size_t>(index)];
+        left -= problem.shard_bytes(shard.table, shard.width);
+        if (left < 0) {
+          throw std::invalid_argument("placement[" + std::to_string(device) +
+                                      "]: its shards are larger than the memory of a device");
+        }
+      }
+    }
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string("plan does not fit the problem: ") + error.what());
+  }
+}
+
 void write_answer(Writer& writer, const std::optional<Plan>& plan) {
   writer.number(static_cast<std::uint8_t>(plan.has_value()));
   if (plan) {
@@ -207,6 +230,10 @@ std::optional<Capture::Answer> read_answer(Reader& reader) {
 
 std::string write_capture(const CostNetworks& networks, const Problem& problem,
                           const SearchOptions& options, const std::optional<Plan>& plan) {
+  check_options(options);
+  if (plan) {
+    check_plan(*plan, problem);
+  }
   const CostNetworks::Communication& communication = networks.communication(problem.devices());
   Writer payload;
   write_network(payload, networks.table());

@@ -28,7 +28,9 @@ struct Capture {
   std::optional<Answer> answer;
 };
 
-/// The bytes of a capture file: little-endian, versioned, with a checksum.
+/// The bytes of a capture file: little-endian, versioned, with a checksum. Throws
+/// std::invalid_argument for options out of range, a plan that does not fit the problem, and
+/// networks that are not for so many devices.
 std::string write_capture(const CostNetworks& networks, const Problem& problem,
                           const SearchOptions& options, const std::optional<Plan>& plan);
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "interrupt.hpp"
@@ -14,35 +13,6 @@
 namespace neuroshard {
 
 namespace {
-
-void check_placement(const Placement& placement, int devices, std::size_t shards) {
-  if (!std::cmp_equal(placement.size(), devices)) {
-    throw std::invalid_argument("placement must have one list for each of the " +
-                                std::to_string(devices) + " devices, it has " +
-                                std::to_string(placement.size()));
-  }
-  std::vector<bool> placed(shards, false);
-  for (std::size_t device = 0; device < placement.size(); ++device) {
-    const auto refuse = [&](std::int64_t shard, const std::string& reason) {
-      throw std::invalid_argument("placement[" + std::to_string(device) + "]: shard " +
-                                  std::to_string(shard) + reason);
-    };
-    for (const std::int64_t shard : placement[device]) {
-      if (shard < 0 || std::cmp_greater_equal(shard, shards)) {
-        refuse(shard, " does not exist, there are " + std::to_string(shards));
-      }
-      if (placed[static_cast<std::size_t>(shard)]) {
-        refuse(shard, " is placed twice");
-      }
-      placed[static_cast<std::size_t>(shard)] = true;
-    }
-  }
-  const auto missing = std::find(placed.begin(), placed.end(), false);
-  if (missing != placed.end()) {
-    throw std::invalid_argument("placement: shard " + std::to_string(missing - placed.begin()) +
-                                " is on no device");
-  }
-}
 
 std::int64_t add_saturated(std::int64_t a, std::int64_t b) {  // neither is negative
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "plan.hpp"
 #include "problem.hpp"
 
 namespace neuroshard {
@@ -20,5 +22,9 @@ struct Shard {
 /// impossible split.
 std::vector<Shard> split_shards(const Problem& problem,
                                 std::span<const std::int64_t> column_splits);
+
+/// Throws std::invalid_argument unless `placement` has a list for each device, and each of so many
+/// `shards` is in one of them, once.
+void check_placement(const Placement& placement, int devices, std::size_t shards);
 
 }  // namespace neuroshard

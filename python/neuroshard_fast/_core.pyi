@@ -154,13 +154,16 @@ def write_capture(
     problem: Problem,
     plan: Plan | None,
     *,
-    beam_width: int = 3,
-    candidates: int = 10,
-    max_splits: int = 10,
-    grid_steps: int = 11,
-    threads: int = 1,
+    beam_width: int,
+    candidates: int,
+    max_splits: int,
+    grid_steps: int,
+    threads: int,
 ) -> bytes:
-    """A call of :func:`search` and what it returned, as a file for ``neuroshard-bench``."""
+    """A call of :func:`search` and what it returned, as a file for ``neuroshard-bench``.
+
+    The options are those of that call. ValueError where ``plan`` does not fit the problem.
+    """
 
 def isa() -> str:
     """The instruction set in use: "avx512", "avx2", "neon" or "portable"; all give the same answers."""
