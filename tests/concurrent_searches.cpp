@@ -41,12 +41,18 @@ bool finds_the_captured_plan(const Capture& capture) {
 
 int main(int argc, char** argv) {
   constexpr int kSearches = 3;
+  const std::vector<std::string> paths(argv + 1, argv + argc);
+  if (paths.empty()) {  // else a check of nothing would pass
+    std::cerr << "usage: concurrent_searches CAPTURE...\n";
+    return 2;
+  }
   try {
-    for (const std::string& path : std::vector<std::string>(argv + 1, argv + argc)) {
+    for (const std::string& path : paths) {
       const Capture capture = read(path);
       std::atomic<int> right = 0;
       {
         std::vector<std::jthread> searches;
+        searches.reserve(kSearches);
         for (int i = 0; i < kSearches; ++i) {
           searches.emplace_back([&] { right += finds_the_captured_plan(capture) ? 1 : 0; });
         }
