@@ -100,7 +100,7 @@ lint: $(VENV)/.everything
 	$(CMAKE) --preset default --log-level=WARNING
 	$(CMAKE) --build --preset default
 	$(CMAKE) --preset tidy $(FOR_PYTHON) --log-level=WARNING
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/run-clang-tidy.py -quiet -p build/tidy -j 2 'csrc/|src/' >build/tidy/report.txt 2>&1 \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/run-clang-tidy.py -quiet -p build/tidy -j 2 >build/tidy/report.txt 2>&1 \
 	    || { cat build/tidy/report.txt; exit 1; }
 
 format: $(VENV)/.everything

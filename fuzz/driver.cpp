@@ -30,7 +30,8 @@ namespace {
 
 constexpr std::size_t kMaxSize = 1U << 14U;
 
-std::mt19937_64 random_numbers;
+// NOLINTNEXTLINE(bugprone-random-generator-seed,bugprone-throwing-static-initialization)
+std::mt19937_64 random_numbers;  // main seeds it; the constructor does nothing that throws
 std::vector<std::uint8_t> input;
 
 std::size_t below(std::size_t count) { return random_numbers() % count; }
@@ -95,7 +96,7 @@ std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t m
       return size - count;
     }
     case 3: {  // put in a copy of what is there
-      const std::size_t count = std::min(1 + below(64), std::min(size - at, max_size - size));
+      const std::size_t count = std::min({1 + below(64), size - at, max_size - size});
       std::memmove(data + at + count, data + at, size - at);
       return size + count;
     }

@@ -22,9 +22,10 @@
 #include "fuzz.hpp"
 
 // Of the address sanitizer; GCC has it, but not the header.
-extern "C" int __sanitizer_install_malloc_and_free_hooks(
-    void (*malloc_hook)(const volatile void*, std::size_t),
-    void (*free_hook)(const volatile void*));  // NOLINT(bugprone-reserved-identifier)
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void*,
+                                                                             std::size_t),
+                                                         void (*free_hook)(const volatile void*));
 
 namespace {
 
@@ -91,6 +92,14 @@ void seal(std::uint8_t* bytes, std::size_t size) {
   std::abort();
 }
 
+std::optional<Capture> read(std::string_view bytes) {
+  try {
+    return read_capture(bytes);
+  } catch (const std::invalid_argument&) {
+    return std::nullopt;  // refused, as it should
+  }
+}
+
 /// Plans what can be planned in no time.
 void plan(const Capture& capture) {
   const Problem& problem = capture.problem;
@@ -107,7 +116,8 @@ void plan(const Capture& capture) {
   std::optional<Plan> found;
   try {
     found = search(capture.networks, problem, options, never);
-  } catch (const std::invalid_argument&) {  // networks that give no finite cost
+  } catch (const std::invalid_argument&) {
+    return;  // networks that give no finite cost
   }
   if (!found) {
     return;
@@ -129,12 +139,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (hooks == 0) {
     fail("allocations cannot be counted");
   }
-  std::optional<Capture> capture;
   allocated = 0;
-  try {
-    capture = read_capture({reinterpret_cast<const char*>(data), size});
-  } catch (const std::invalid_argument&) {  // as it should
-  }
+  const std::optional<Capture> capture = read({reinterpret_cast<const char*>(data), size});
   // Weights are kept in several layouts, and a network has buffers for its widest layer.
   constexpr std::size_t kTimesTheFile = 100;
   constexpr std::size_t kBesides = 1U << 16U;
