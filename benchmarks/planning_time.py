@@ -78,8 +78,8 @@ class Result(msgspec.Struct, kw_only=True):
     """What was measured at one size; a list has an entry for each round.
 
     engine_ms: medians of neuroshard-bench by number of threads. planner_ms: medians of
-    ``Planner.plan``, one thread, nothing kept from another call. engine: what neuroshard-bench
-    reports for one thread.
+    ``Planner.plan``, one thread, each by a new planner, which has no earlier answer to give again.
+    engine: what neuroshard-bench reports for one thread.
     """
 
     tables: int

@@ -33,7 +33,7 @@ DEVICES = (4, 8, 16, 32, 64, 128, 256, 512)
 TABLES_PER_DEVICE = 4
 DIMS = (4, 8, 16, 32, 64, 128)
 LARGE = 30_000  # tables × devices from which on a fit is made of its own
-COMMUNICATION_SIZES = (128, 64, 32, 16)  # hidden layers, docs/method.md
+COMMUNICATION_SIZES = (128, 64, 32, 16)  # hidden layers, docs/cost-models.md
 SECONDS = 2.0  # a small problem is planned again until this has passed
 
 
