@@ -38,11 +38,10 @@ _LISTED_TABLES = 3
 class SearchOutcome:
     """What a search found.
 
-    placement: shard indices of each device; None where no plan was found. A baseline may place
-        shards over a memory cap: then ``feasible`` is False and ``result`` None.
+    placement: shard indices of each device; None where no plan was found.
+    result: the plan; None also where a baseline places shards over a memory cap.
     """
 
-    feasible: bool
     column_splits: list[int]
     placement: list[list[int]] | None
     result: _core.Plan | None
@@ -177,18 +176,18 @@ class Planner:
         if options.algorithm == "neuroshard":
             result = _core.search(networks, problem, **_search_arguments(options))
             if result is None:
-                return SearchOutcome(False, [], None, None)
-            return SearchOutcome(True, result.column_splits, result.placement, result)
+                return SearchOutcome([], None, None)
+            return SearchOutcome(result.column_splits, result.placement, result)
         if options.algorithm == "random":
             placement = _core.random_placement(problem, options.seed)
         else:
             key = np.array([_BASELINE_KEYS[options.algorithm](table) for table in tables])
             placement = _core.greedy_baseline(problem, key)
         if placement is None:
-            return SearchOutcome(False, [], None, None)
+            return SearchOutcome([], None, None)
         result = _core.evaluate(networks, problem, [], placement)
         feasible = max(result.memory_bytes) <= problem.memory_bytes
-        return SearchOutcome(feasible, [], placement, result if feasible else None)
+        return SearchOutcome([], placement, result if feasible else None)
 
     def _answer(self, tables: TableSet, cluster: Cluster, options: SearchOptions) -> Answer:
         problem = self.problem(tables, cluster, options)

@@ -59,7 +59,7 @@ def simulate(
         outcome = planner.search(tables, problem, seeded)
         results.append(
             TaskResult(
-                feasible=outcome.feasible,
+                feasible=outcome.result is not None,
                 cost_ms=outcome.result.cost if outcome.result is not None else None,
                 column_splits=outcome.column_splits,
                 shards=outcome.placement or [],
