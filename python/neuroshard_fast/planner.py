@@ -124,7 +124,7 @@ class Planner:
             raise InputError("nothing to capture: call plan() first, in the same thread")
         require_capturable(call.options)
         networks = self.cost_models.networks
-        problem = self.problem(call.tables, call.cluster, call.options)
+        problem = self._problem(call.tables, call.cluster, call.options)
         plan = call.answer.plan
         found = (
             None
@@ -140,6 +140,9 @@ class Planner:
         """The engine's view of a planning problem; InputError where the cost models do not fit it."""
         options = SearchOptions() if options is None else options
         _check_types(tables, cluster, options)
+        return self._problem(tables, cluster, options)
+
+    def _problem(self, tables: TableSet, cluster: Cluster, options: SearchOptions) -> _core.Problem:
         self.cost_models.require_device_count(cluster.world_size)
         batch_size = self._batch_size(cluster)
         self.cost_models.require_batch_size(batch_size, allow_mismatch=options.allow_batch_mismatch)
@@ -190,7 +193,7 @@ class Planner:
         return SearchOutcome([], placement, result if feasible else None)
 
     def _answer(self, tables: TableSet, cluster: Cluster, options: SearchOptions) -> Answer:
-        problem = self.problem(tables, cluster, options)
+        problem = self._problem(tables, cluster, options)
         cannot_fit = _what_cannot_fit(tables, cluster, options)
         found = None if cannot_fit else self.search(tables, problem, options).result
         if found is None:
