@@ -25,7 +25,8 @@ void check_memory(const CostNetworks& networks, const Problem& problem,
   constexpr std::size_t kMaxSums = std::size_t{1} << 26;  // of one pass; 4 GiB for all lanes
   const std::size_t sums = networks.set().sums_size();
   const auto devices = static_cast<std::size_t>(problem.devices());
-  const auto shards = static_cast<std::size_t>(problem.tables() + options.max_splits);
+  const auto shards = static_cast<std::size_t>(problem.tables()) +
+                      static_cast<std::size_t>(options.max_splits);
   if (sums > kMaxSums / (2 * std::max(devices, shards))) {
     throw std::invalid_argument("set: a first layer of " + std::to_string(sums) +
                                 " outputs is too wide for " + std::to_string(problem.devices()) +

@@ -20,7 +20,9 @@ class Workers {
   Workers(int threads, Interrupt& interrupt);
   ~Workers();
   Workers(const Workers&) = delete;
+  Workers(Workers&&) = delete;
   Workers& operator=(const Workers&) = delete;
+  Workers& operator=(Workers&&) = delete;
 
   /// The most that can work, at least 1.
   std::size_t count() const { return count_; }
