@@ -4,8 +4,8 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <map>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "plan_cost.hpp"
@@ -16,6 +16,14 @@ namespace {
 
 // Extensions scored together. Bounds the sequences and results held while a wide beam is scored.
 constexpr std::size_t kChunk = 4096;
+
+/// The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection that spreads every bit.
+std::uint64_t spread(ShardCatalog::Kind kind) {
+  std::uint64_t value = static_cast<std::uint64_t>(kind) + 0x9e3779b97f4a7c15;
+  value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27U)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31U);
+}
 
 /// Whether a greedy pass takes shard `a` before shard `b`: the one that alone is dearer goes first,
 /// among equals the one of the later index.
@@ -68,6 +76,7 @@ std::optional<Plan> BeamSearch::run() {
       best = beam.front();
     }
   }
+  workers_.dismiss();
 
   if (!std::isfinite(best.result.cost)) {
     return std::nullopt;
@@ -135,59 +144,77 @@ BeamSearch::Places BeamSearch::places(const Extension& extension) const {
 
 /// Replaces a shard, in a list ordered as the greedy pass takes shards, by its halves.
 template <typename T>
-std::vector<T> BeamSearch::with_halves(const std::vector<T>& ordered, const Places& places,
-                                       T appended, T in_place) {
-  std::vector<T> result;
-  result.reserve(ordered.size() + 1);
+void BeamSearch::put_halves(std::span<const T> ordered, const Places& places, T appended,
+                            T in_place, std::span<T> result) {
+  auto next = result.begin();
   const auto copy = [&](std::size_t first, std::size_t last) {
-    for (std::size_t i = first; i < last; ++i) {
-      if (i != places.split) {
-        result.push_back(ordered[i]);
-      }
+    next = std::ranges::copy(ordered.subspan(first, last - first), next).out;
+  };
+  const auto copy_but_split = [&](std::size_t first, std::size_t last) {
+    if (first <= places.split && places.split < last) {
+      copy(first, places.split);
+      copy(places.split + 1, last);
+    } else {
+      copy(first, last);
     }
   };
-  copy(0, places.appended);
-  result.push_back(appended);
-  copy(places.appended, places.in_place);
-  result.push_back(in_place);
-  copy(places.in_place, ordered.size());
-  return result;
+  copy_but_split(0, places.appended);
+  *next++ = appended;
+  copy_but_split(places.appended, places.in_place);
+  *next++ = in_place;
+  copy_but_split(places.in_place, ordered.size());
 }
 
 BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
   const Sequence& parent = *extension.parent;
+  const auto shard = static_cast<std::size_t>(extension.shard);
   const auto appended = static_cast<int>(parent.shards.size());
+  const Kind half = catalog_.half(parent.shards[shard]);
   Sequence sequence = parent;
-  Kind& split = sequence.shards[static_cast<std::size_t>(extension.shard)];
-  split = catalog_.half(split);
   sequence.splits.push_back(extension.shard);
-  sequence.order = with_halves(parent.order, places(extension), appended, extension.shard);
-  sequence.ordered_shards = with_halves(parent.ordered_shards, places(extension), split, split);
-  sequence.shards.push_back(split);
+  sequence.shards[shard] = half;
+  sequence.shards.push_back(half);
+  sequence.order.resize(sequence.shards.size());
+  put_halves(std::span(parent.order), places(extension), appended, extension.shard,
+             std::span(sequence.order));
+  sequence.ordered_shards.resize(sequence.shards.size());
+  put_halves(std::span(parent.ordered_shards), places(extension), half, half,
+             std::span(sequence.ordered_shards));
+  sequence.fingerprint = fingerprint(extension);
   sequence.result = extension.result;
   return sequence;
 }
 
+std::uint64_t BeamSearch::fingerprint(const Extension& extension) const {
+  const Kind split = extension.parent->shards[static_cast<std::size_t>(extension.shard)];
+  return extension.parent->fingerprint - spread(split) + 2 * spread(catalog_.half(split));
+}
+
 void BeamSearch::score(std::span<Extension> extensions) {
-  // Sequences that split the same shards in another order often give the greedy pass the same kinds
-  // in the same order. It cannot tell them apart, so it runs once for all of them.
-  std::map<std::vector<Kind>, std::size_t> task_of;
+  const std::size_t size = extensions.front().parent->shards.size() + 1;  // the same in all
+  std::vector<Kind> ordered_shards(extensions.size() * size);
+  std::unordered_map<std::uint64_t, std::size_t> task_with;  // by fingerprint
   std::vector<GridSearch::Shards> tasks;
-  std::vector<std::size_t> numbers;  // of the tasks of all extensions
-  for (const Extension& extension : extensions) {
+  std::vector<std::size_t> task_of(extensions.size());
+  for (std::size_t i = 0; i < extensions.size(); ++i) {
     interrupt_.check();
-    const Sequence& parent = *extension.parent;
-    const Kind half = catalog_.half(parent.shards[static_cast<std::size_t>(extension.shard)]);
-    const auto [entry, added] = task_of.try_emplace(
-        with_halves(parent.ordered_shards, places(extension), half, half), tasks.size());
-    if (added) {
-      tasks.emplace_back(entry->first);
+    const Sequence& parent = *extensions[i].parent;
+    const Kind half = catalog_.half(parent.shards[static_cast<std::size_t>(extensions[i].shard)]);
+    const std::span<Kind> shards = std::span(ordered_shards).subspan(tasks.size() * size, size);
+    put_halves(std::span(parent.ordered_shards), places(extensions[i]), half, half, shards);
+    // Sequences that split the same shards in another order often give the greedy pass the same
+    // kinds in the same order. It cannot tell them apart, so it runs once for all of them.
+    const auto [entry, is_new] = task_with.try_emplace(fingerprint(extensions[i]), tasks.size());
+    if (is_new || !std::ranges::equal(tasks[entry->second], shards)) {
+      task_of[i] = tasks.size();
+      tasks.emplace_back(shards);
+    } else {
+      task_of[i] = entry->second;
     }
-    numbers.push_back(entry->second);
   }
   const std::vector<GridSearch::Result> results = score(tasks);
   for (std::size_t i = 0; i < extensions.size(); ++i) {
-    extensions[i].result = results[numbers[i]];
+    extensions[i].result = results[task_of[i]];
   }
 }
 

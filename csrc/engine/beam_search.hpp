@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,6 +49,7 @@ class BeamSearch {
     std::vector<Kind> shards;
     std::vector<int> order;            // indices into `shards` as a greedy pass takes them
     std::vector<Kind> ordered_shards;  // in this order
+    std::uint64_t fingerprint = 0;     // equal for the same shards, whatever their order
     GridSearch::Result result;         // of the table-wise search
   };
 
@@ -62,8 +64,9 @@ class BeamSearch {
   std::vector<int> split_candidates(const std::vector<Kind>& shards) const;
   Places places(const Extension& extension) const;
   template <typename T>
-  static std::vector<T> with_halves(const std::vector<T>& ordered, const Places& places, T appended,
-                                    T in_place);
+  static void put_halves(std::span<const T> ordered, const Places& places, T appended, T in_place,
+                         std::span<T> result);
+  std::uint64_t fingerprint(const Extension& extension) const;
   Sequence apply(const Extension& extension) const;
   void score(std::span<Extension> extensions);
   std::vector<GridSearch::Result> score(std::span<const GridSearch::Shards> tasks);

@@ -36,12 +36,19 @@ Workers::Workers(int threads, Interrupt& interrupt)
       interrupt_(interrupt) {}
 
 Workers::~Workers() {
-  work_ = nullptr;
-  ++round_;
-  round_.notify_all();
+  dismiss();
   for (std::thread& helper : helpers_) {
     helper.join();
   }
+}
+
+void Workers::dismiss() {
+  if (std::exchange(is_dismissed_, true)) {
+    return;
+  }
+  work_ = nullptr;
+  ++round_;
+  round_.notify_all();
 }
 
 void Workers::run(std::size_t most, const std::function<void(std::size_t worker)>& work) {

@@ -33,6 +33,9 @@ class Workers {
   /// the others and is thrown here.
   void run(std::size_t most, const std::function<void(std::size_t worker)>& work);
 
+  /// Sends the helpers home, without waiting for them. No work comes after this.
+  void dismiss();
+
  private:
   void help(std::size_t worker, unsigned round);
   void work(std::size_t worker);
@@ -44,6 +47,7 @@ class Workers {
   const int spins_;
   Interrupt& interrupt_;
   std::vector<std::thread> helpers_;
+  bool is_dismissed_ = false;
   std::atomic<unsigned> round_ = 0;  // of work, changes where there is more
   std::atomic<std::size_t> helping_ = 0;
 
