@@ -3,20 +3,13 @@
 #include <algorithm>
 
 #include "engine/interrupt.hpp"
+#include "engine/spread.hpp"
 
 namespace neuroshard::bench {
 
 namespace {
 
 using Key = DistinctKeys::Key;
-
-/// The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection that spreads every bit.
-std::uint64_t spread(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27U)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31U);
-}
 
 /// The key of a sequence that is one number longer.
 Key append(const Key& key, std::uint64_t number) {

@@ -10,8 +10,10 @@ namespace neuroshard {
 
 /// One affine layer in fp32: output = weights * input + bias, for kLanes inputs at a time.
 ///
-/// The inputs are added up in their order, starting from the bias. Those that are 0 for all of
-/// them, as many are that come from a ReLU, are left out.
+/// The inputs are added up in their order, starting from the bias. Those that are 0 in all lanes,
+/// as many are that come from a ReLU, are left out. That changes no result, whatever the other
+/// lanes hold: weights are finite, so such an input adds a 0, which can turn -0 into 0 and nothing
+/// else, and no comparison tells these two apart.
 class AffineLayer {
  public:
   /// `weights` is [outputs][inputs], row by row; `bias` is [outputs]. All values must be finite.
@@ -20,7 +22,7 @@ class AffineLayer {
   std::size_t inputs() const { return inputs_; }
   std::size_t outputs() const { return bias_.size(); }
 
-  /// Outputs that `apply` writes, at least `outputs()`; what exceeds it becomes 0.
+  /// Outputs that `apply` writes, at least `outputs()`; what exceeds these is padding.
   std::size_t padded_outputs() const { return padded_bias_.size(); }
 
   /// Room that `apply` works in.

@@ -1,7 +1,6 @@
 #include "beam_search.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
 #include <numeric>
@@ -9,21 +8,14 @@
 #include <utility>
 
 #include "plan_cost.hpp"
+#include "spread.hpp"
 
 namespace neuroshard {
 
 namespace {
 
-// Extensions scored together. Bounds the sequences and results held while a wide beam is scored.
+// Extensions scored together. Bounds the orders of shards that are written out at once.
 constexpr std::size_t kChunk = 4096;
-
-/// The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection that spreads every bit.
-std::uint64_t spread(ShardCatalog::Kind kind) {
-  std::uint64_t value = static_cast<std::uint64_t>(kind) + 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27U)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31U);
-}
 
 /// Whether a greedy pass takes shard `a` before shard `b`: the one that alone is dearer goes first,
 /// among equals the one of the later index.
@@ -63,7 +55,7 @@ std::optional<Plan> BeamSearch::run() {
   std::iota(best.shards.begin(), best.shards.end(), 0);
   best.order = placement_order(catalog_, best.shards);
   best.ordered_shards = best.order;  // the kind of a table is its index
-  best.result = score(std::vector<GridSearch::Shards>{best.ordered_shards}).front();
+  best.result = run_grid_searches(std::vector<GridSearch::Shards>{best.ordered_shards}).front();
 
   std::vector<Sequence> beam = {best};
   for (int round = 0; round < options_.max_splits && !beam.empty(); ++round) {
@@ -175,10 +167,10 @@ BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
   sequence.shards[shard] = half;
   sequence.shards.push_back(half);
   sequence.order.resize(sequence.shards.size());
-  put_halves(std::span(parent.order), places(extension), appended, extension.shard,
-             std::span(sequence.order));
+  const Places halves = places(extension);
+  put_halves(std::span(parent.order), halves, appended, extension.shard, std::span(sequence.order));
   sequence.ordered_shards.resize(sequence.shards.size());
-  put_halves(std::span(parent.ordered_shards), places(extension), half, half,
+  put_halves(std::span(parent.ordered_shards), halves, half, half,
              std::span(sequence.ordered_shards));
   sequence.fingerprint = fingerprint(extension);
   sequence.result = extension.result;
@@ -186,8 +178,10 @@ BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
 }
 
 std::uint64_t BeamSearch::fingerprint(const Extension& extension) const {
+  const auto number = [](Kind kind) { return static_cast<std::uint64_t>(kind); };
   const Kind split = extension.parent->shards[static_cast<std::size_t>(extension.shard)];
-  return extension.parent->fingerprint - spread(split) + 2 * spread(catalog_.half(split));
+  return extension.parent->fingerprint - spread(number(split)) +
+         2 * spread(number(catalog_.half(split)));
 }
 
 void BeamSearch::score(std::span<Extension> extensions) {
@@ -203,7 +197,8 @@ void BeamSearch::score(std::span<Extension> extensions) {
     const std::span<Kind> shards = std::span(ordered_shards).subspan(tasks.size() * size, size);
     put_halves(std::span(parent.ordered_shards), places(extensions[i]), half, half, shards);
     // Sequences that split the same shards in another order often give the greedy pass the same
-    // kinds in the same order. It cannot tell them apart, so it runs once for all of them.
+    // kinds in the same order. It cannot tell them apart, so it runs once for all of them. The
+    // fingerprint only finds one to compare with: where others have the same, passes are run twice.
     const auto [entry, is_new] = task_with.try_emplace(fingerprint(extensions[i]), tasks.size());
     if (is_new || !std::ranges::equal(tasks[entry->second], shards)) {
       task_of[i] = tasks.size();
@@ -212,13 +207,14 @@ void BeamSearch::score(std::span<Extension> extensions) {
       task_of[i] = entry->second;
     }
   }
-  const std::vector<GridSearch::Result> results = score(tasks);
+  const std::vector<GridSearch::Result> results = run_grid_searches(tasks);
   for (std::size_t i = 0; i < extensions.size(); ++i) {
     extensions[i].result = results[task_of[i]];
   }
 }
 
-std::vector<GridSearch::Result> BeamSearch::score(std::span<const GridSearch::Shards> tasks) {
+std::vector<GridSearch::Result> BeamSearch::run_grid_searches(
+    std::span<const GridSearch::Shards> tasks) {
   std::vector<GridSearch::Result> results(tasks.size());
   std::atomic<std::size_t> next = 0;
   workers_.run(tasks.size(), [&](std::size_t worker) {

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,8 +34,7 @@ class BeamSearch {
  private:
   using Kind = ShardCatalog::Kind;
 
-  /// Where a greedy pass takes a shard and where it would take its halves, as positions among all
-  /// shards.
+  /// Positions in the parent's order: of the shard to split, and before which its halves go.
   struct Places {
     std::size_t split;
     std::size_t appended;  // before `in_place`: among equals the later index goes first
@@ -49,15 +47,15 @@ class BeamSearch {
     std::vector<Kind> shards;
     std::vector<int> order;            // indices into `shards` as a greedy pass takes them
     std::vector<Kind> ordered_shards;  // in this order
-    std::uint64_t fingerprint = 0;     // equal for the same shards, whatever their order
+    std::uint64_t fingerprint = 0;     // sums up what was split into what, whatever the order
     GridSearch::Result result;         // of the table-wise search
   };
 
   /// A kept sequence and one more split.
   struct Extension {
-    const Sequence* parent = nullptr;
-    int shard = 0;              // index into the parent's shards
-    GridSearch::Result result;  // of the table-wise search
+    const Sequence* parent = nullptr;  // in the beam of this round, which outlives it
+    int shard = 0;                     // index into the parent's shards
+    GridSearch::Result result;         // of the table-wise search
   };
 
   std::vector<Extension> extend(const std::vector<Sequence>& beam);
@@ -69,7 +67,7 @@ class BeamSearch {
   std::uint64_t fingerprint(const Extension& extension) const;
   Sequence apply(const Extension& extension) const;
   void score(std::span<Extension> extensions);
-  std::vector<GridSearch::Result> score(std::span<const GridSearch::Shards> tasks);
+  std::vector<GridSearch::Result> run_grid_searches(std::span<const GridSearch::Shards> tasks);
   std::vector<Sequence> best_of(std::vector<Extension> extensions) const;
   Placement placement(const Sequence& sequence);
   GridSearch& grid_search(std::size_t worker);

@@ -38,13 +38,26 @@ inline void GreedyPasses::show(std::size_t lane, int device, std::uint32_t index
 
 void GreedyPasses::start(std::size_t lane, std::span<const ShardCatalog::Kind> shards,
                          std::size_t limit) {
-  const std::span<const float> empty = networks_.set().empty_sums();
+  reset(lane, shards);
+  go_back(lane, limit);
+}
+
+void GreedyPasses::start_from(std::size_t from, std::size_t to, std::size_t limit) {
+  if (from != to) {
+    copy(from, to);
+  }
+  go_back(to, limit);
+}
+
+/// Empties the devices of a lane.
+void GreedyPasses::reset(std::size_t lane, std::span<const ShardCatalog::Kind> shards) {
   Pass& pass = passes_[lane];
   pass.shards = shards;
   pass.devices.resize(shards.size());
   pass.placed = 0;
   pass.last_load = 0;
   if (pass.loads.empty()) {
+    const std::span<const float> empty = networks_.set().empty_sums();
     pass.loads.resize(2 * devices_ + 1);
     pass.sums.resize(pass.loads.size() * empty.size());
     std::copy(empty.begin(), empty.end(), pass.sums.begin());
@@ -52,34 +65,35 @@ void GreedyPasses::start(std::size_t lane, std::span<const ShardCatalog::Kind> s
   for (int device = 0; std::cmp_less(device, devices_); ++device) {
     show(lane, device, 0);
   }
-  start_from(lane, lane, limit);
 }
 
-void GreedyPasses::start_from(std::size_t from, std::size_t to, std::size_t limit) {
+void GreedyPasses::copy(std::size_t from, std::size_t to) {
+  const Pass& other = passes_[from];
+  reset(to, other.shards);
   Pass& pass = passes_[to];
-  if (from != to) {
-    const Pass& other = passes_[from];
-    start(to, other.shards, limit);
-    pass.placed = other.placed;
-    std::copy_n(other.devices.begin(), pass.placed, pass.devices.begin());
-    pass.last_load = other.last_load;
-    pass.loads.resize(std::max(pass.loads.size(), other.loads.size()));
-    pass.sums.resize(pass.loads.size() * nowhere_.size());
-    std::copy_n(other.loads.begin(), pass.last_load + 1, pass.loads.begin());
-    std::copy_n(other.sums.begin(), (pass.last_load + 1) * nowhere_.size(), pass.sums.begin());
-    for (std::uint32_t index = 1; index <= pass.last_load; ++index) {
-      show(to, pass.loads[index].device, index);
-    }
+  pass.placed = other.placed;
+  std::copy_n(other.devices.begin(), pass.placed, pass.devices.begin());
+  pass.last_load = other.last_load;
+  pass.loads.resize(std::max(pass.loads.size(), other.loads.size()));
+  pass.sums.resize(pass.loads.size() * nowhere_.size());
+  std::copy_n(other.loads.begin(), pass.last_load + 1, pass.loads.begin());
+  std::copy_n(other.sums.begin(), (pass.last_load + 1) * nowhere_.size(), pass.sums.begin());
+  for (std::uint32_t index = 1; index <= pass.last_load; ++index) {
+    show(to, pass.loads[index].device, index);
   }
+}
+
+/// Takes back the placements from the first on that the limit forbids.
+void GreedyPasses::go_back(std::size_t lane, std::size_t limit) {
+  Pass& pass = passes_[lane];
   for (; pass.loads[pass.last_load].limit > limit; --pass.last_load) {
     const Load& load = pass.loads[pass.last_load];
     pass.placed = load.placed;
-    show(to, load.device, load.before);
+    show(lane, load.device, load.before);
   }
-  pass.lowest_limit = pass.loads[pass.last_load].limit;
   pass.output_dim_limit = output_dim_limits_[limit];
   pass.taken_over = pass.placed;
-  prepare(to);
+  prepare(lane);
 }
 
 void GreedyPasses::device_loads(std::size_t lane, float* compute, float* output_dims) const {
@@ -89,7 +103,7 @@ void GreedyPasses::device_loads(std::size_t lane, float* compute, float* output_
   }
 }
 
-void GreedyPasses::step() {
+void GreedyPasses::place_next() {
   kernels().choose({.count = devices_,
                     .cost = cost_.data(),
                     .memory = rounded_memory_.data(),
@@ -136,7 +150,7 @@ inline void GreedyPasses::settle(std::size_t lane) {
   int device = first_[lane];
   if (pass.running && device >= 0) {
     const Load& chosen = pass.loads[loads_of_devices_[at(lane, device)]];
-    if (!pass.open(chosen, memory_bytes_)) {
+    if (!open(pass, chosen)) {
       device = choose_exactly(lane, 0, static_cast<int>(devices_) - 1);
     } else if (device != last_[lane] && chosen.memory > 0) {
       device = choose_exactly(lane, device, last_[lane]);
@@ -153,11 +167,12 @@ inline void GreedyPasses::settle(std::size_t lane) {
   const std::uint32_t before = loads_of_devices_[at(lane, device)];
   const std::int64_t memory = pass.loads[before].memory + pass.bytes;
   const double output_dims = pass.loads[before].output_dims + pass.output_dim;
-  while (output_dims > output_dim_limits_[pass.lowest_limit]) {
-    ++pass.lowest_limit;
+  std::uint32_t lowest_limit = pass.loads[pass.last_load].limit;
+  while (output_dims > output_dim_limits_[lowest_limit]) {  // that of the pass is not exceeded
+    ++lowest_limit;
   }
   std::uint32_t after = before;
-  if (before == 0 || pass.loads[before].limit < pass.lowest_limit) {  // lower ones may need it
+  if (before == 0 || pass.loads[before].limit < lowest_limit) {
     after = ++pass.last_load;
     if (after == pass.loads.size()) {
       pass.loads.resize(std::min(2 * pass.loads.size(), pass.shards.size() + 1));
@@ -165,7 +180,7 @@ inline void GreedyPasses::settle(std::size_t lane) {
     }
     pass.loads[after].device = device;
     pass.loads[after].before = before;
-    pass.loads[after].limit = pass.lowest_limit;
+    pass.loads[after].limit = lowest_limit;
     pass.loads[after].placed = pass.placed;
   }
   pass.loads[after].memory = memory;
@@ -184,7 +199,7 @@ int GreedyPasses::choose_exactly(std::size_t lane, int first, int last) const {
   for (int device = first; device <= last; ++device) {
     const Load& load = pass.loads[loads_of_devices_[at(lane, device)]];
     if ((load.cost < best_cost || (load.cost == best_cost && load.memory < best_memory)) &&
-        pass.open(load, memory_bytes_)) {
+        open(pass, load)) {
       best = device;
       best_cost = load.cost;
       best_memory = load.memory;

@@ -21,22 +21,22 @@ namespace neuroshard {
 /// passes do not, and vector registers take them together. One object serves one thread.
 class GreedyPasses {
  public:
-  /// Keeps references to networks and catalog. The limits ascend.
+  /// Keeps references to networks and catalog. The limits ascend; elsewhere here a limit is named
+  /// by its index.
   GreedyPasses(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog,
                std::vector<double> output_dim_limits);
 
-  /// Starts a pass in a lane: shards in the order in which they are placed, and the index of the
-  /// limit.
+  /// Starts a pass in a lane: shards in the order in which they are placed, and the limit.
   void start(std::size_t lane, std::span<const ShardCatalog::Kind> shards, std::size_t limit);
 
-  /// Starts the pass of lane `from` in lane `to`, which may be the same, under a lower limit. What
-  /// is placed stays as far as the devices chosen were open under that limit: they were the best of
-  /// more, so they are the best.
+  /// Starts the pass of lane `from`, which may have ended or be under way, in lane `to`, which may
+  /// be the same, under a limit that is not higher. What is placed stays as far as the devices
+  /// chosen were open under that limit: they were the best of more, so they are the best.
   void start_from(std::size_t from, std::size_t to, std::size_t limit);
 
   /// Places the next shard in every running pass. A pass stops when all its shards are placed or no
   /// device is open.
-  void step();
+  void place_next();
 
   bool running(std::size_t lane) const { return passes_[lane].running; }
 
@@ -58,7 +58,9 @@ class GreedyPasses {
   }
 
   /// The lowest limit that gives the same placements.
-  std::size_t lowest_limit(std::size_t lane) const { return passes_[lane].lowest_limit; }
+  std::size_t lowest_limit(std::size_t lane) const {
+    return passes_[lane].loads[passes_[lane].last_load].limit;
+  }
 
   /// Writes the compute cost, in ms, and the sum of output dims, in fp32 numbers a sample, of each
   /// device of a lane, one every kLanes floats. Where nothing is placed the cost is what the
@@ -66,15 +68,15 @@ class GreedyPasses {
   void device_loads(std::size_t lane, float* compute, float* output_dims) const;
 
  private:
-  /// What a device holds.
+  /// What a device holds, or held last before the pass needed a higher limit.
   struct Load {
     std::int64_t memory = 0;   // bytes
     double output_dims = 0.0;  // fp32 numbers a sample
-    float cost = 0.0F;         // as the pass compares it, ms
+    float cost = 0.0F;         // as the pass compares it, ms; 0 where nothing is held
     std::int32_t device = 0;
-    std::uint32_t before = 0;  // index of what the device held under lower limits
-    std::uint32_t limit = 0;   // index of the lowest limit under which the pass comes to this
-    std::size_t placed = 0;    // how many shards were on devices when the pass came to need it
+    std::uint32_t before = 0;  // index of the load of the device that this one replaced
+    std::uint32_t limit = 0;   // the lowest one that allows all placements up to here
+    std::size_t placed = 0;    // shards placed before the one that began this load
   };
 
   struct Pass {
@@ -84,11 +86,13 @@ class GreedyPasses {
     std::size_t taken_over = 0;
     double output_dim_limit = 0.0;
     bool running = false;
-    std::uint32_t lowest_limit = 0;  // that gives the same placements so far
-
-    // What the devices hold now and what they held last under each lower limit, by limits, and
-    // first of all a device that holds nothing. So a pass goes back to where a limit first matters
-    // by forgetting the last of these.
+    // loads[0] is a device that holds nothing. The others are in the order in which they began, so
+    // their limits ascend. A placement that the lowest limit so far allows, on a device whose load
+    // began under that same limit, changes the load in place: no pass goes back to between the two,
+    // since every limit that allows the first allows the second. Any other placement begins a new
+    // load. So a device has at most one load for each limit, and to go back to a lower limit is to
+    // drop the last loads while theirs is higher; the earliest of these began with the first
+    // placement that the lower limit forbids.
     std::vector<Load> loads;
     std::uint32_t last_load = 0;  // what follows is not in use
     AlignedVector<float> sums;    // of the set network, [loads][its size]
@@ -96,15 +100,17 @@ class GreedyPasses {
     // Of the next shard.
     std::int64_t bytes = 0;
     double output_dim = 0.0;
-
-    bool open(const Load& load, std::int64_t memory_bytes) const {
-      return load.memory <= memory_bytes - bytes &&
-             load.output_dims + output_dim <= output_dim_limit;
-    }
   };
 
+  void reset(std::size_t lane, std::span<const ShardCatalog::Kind> shards);
+  void copy(std::size_t from, std::size_t to);
+  void go_back(std::size_t lane, std::size_t limit);
   void prepare(std::size_t lane);
   void settle(std::size_t lane);
+  bool open(const Pass& pass, const Load& load) const {
+    return load.memory <= memory_bytes_ - pass.bytes &&
+           load.output_dims + pass.output_dim <= pass.output_dim_limit;
+  }
   int choose_exactly(std::size_t lane, int first, int last) const;
   void show(std::size_t lane, int device, std::uint32_t index);
   static std::size_t at(std::size_t lane, int device) {

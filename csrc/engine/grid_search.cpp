@@ -7,7 +7,7 @@ namespace neuroshard {
 
 namespace {
 
-constexpr std::size_t kStepsPerCheck = 256;  // of the interrupt
+constexpr std::size_t kPlacementsPerCheck = 256;  // of the interrupt
 
 /// Limits on the output dim of a device, by step.
 std::vector<double> grid(const Problem& problem, int steps) {
@@ -37,6 +37,7 @@ void GridSearch::run(std::span<const Shards> tasks, std::atomic<std::size_t>& ne
                      std::size_t fair_share, std::span<Result> results) {
   std::size_t begun = 0;
   const auto begin = [&](std::size_t lane) {
+    // Only reads once all are taken: idle lanes ask often.
     const std::size_t task = next < tasks.size() ? next++ : tasks.size();
     if (task >= tasks.size()) {
       return false;
@@ -54,11 +55,11 @@ void GridSearch::run(std::span<const Shards> tasks, std::atomic<std::size_t>& ne
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     busy += find_work(lane) ? 1 : 0;
   }
-  for (std::size_t steps = 0; busy > 0; ++steps) {
-    if (steps % kStepsPerCheck == 0) {
+  for (std::size_t placements = 0; busy > 0; ++placements) {
+    if (placements % kPlacementsPerCheck == 0) {
       interrupt_.check();
     }
-    passes_.step();
+    passes_.place_next();
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       if (trials_[lane].under_way && !passes_.running(lane)) {
         report(lane);
@@ -67,7 +68,9 @@ void GridSearch::run(std::span<const Shards> tasks, std::atomic<std::size_t>& ne
       }
     }
   }
-  evaluate_plans(results);
+  if (!plans_.empty()) {
+    evaluate_plans(results);
+  }
 }
 
 void GridSearch::keep_plan(std::size_t lane, std::span<Result> results) {
@@ -124,7 +127,7 @@ void GridSearch::evaluate_plans(std::span<Result> results) {
 std::vector<int> GridSearch::devices(Shards shards, std::size_t step) {
   passes_.start(0, shards, step);
   while (passes_.running(0)) {
-    passes_.step();
+    passes_.place_next();
   }
   report(0);
   const std::span<const std::int32_t> devices = passes_.devices(0);

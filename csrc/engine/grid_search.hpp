@@ -34,6 +34,9 @@ class GridSearch {
 
   /// Finds the plans of the tasks from `next` on, which others take tasks from too; `tasks[i]` gets
   /// `results[i]`. Takes more than `fair_share` of them only where nothing else is left to do.
+  ///
+  /// A task is done by one worker, so no other writes its result. Its lanes may find plans in any
+  /// order: which is the cheapest, and of equals that of the lowest step, does not depend on it.
   void run(std::span<const Shards> tasks, std::atomic<std::size_t>& next, std::size_t fair_share,
            std::span<Result> results);
 

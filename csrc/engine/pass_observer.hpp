@@ -12,8 +12,8 @@ namespace neuroshard {
 /// A greedy pass that the search has run.
 struct FinishedPass {
   std::span<const ShardCatalog::Kind> shards;  // in the order in which they are placed
-  std::span<const std::int32_t>
-      devices;             // of the shards placed; fewer than shards if no device took the next
+  // Of the shards placed, which are fewer if no device took the next.
+  std::span<const std::int32_t> devices;
   std::size_t taken_over;  // of these, placed by an earlier pass already
 };
 

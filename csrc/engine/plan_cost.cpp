@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "interrupt.hpp"
 #include "shards.hpp"
 #include "workers.hpp"
 

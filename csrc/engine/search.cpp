@@ -18,16 +18,20 @@ void check_range(int value, const char* name, int low, int high) {
   }
 }
 
-/// Passes keep the sums of the set network for what devices hold and have held. Few bytes of a
-/// damaged file can ask for more than any machine has.
+/// A pass keeps the sums of the set network for every load of a device, of which a device has one
+/// for each limit at most, and room for them doubles. Few bytes of a damaged file can ask for more
+/// than any machine has.
 void check_memory(const CostNetworks& networks, const Problem& problem,
                   const SearchOptions& options) {
-  constexpr std::size_t kMaxSums = std::size_t{1} << 26;  // of one pass; 4 GiB for all lanes
+  // Of one pass; 4 GiB for the lanes of a worker.
+  constexpr std::size_t kMaxSums = std::size_t{1} << 26;
   const std::size_t sums = networks.set().sums_size();
   const auto devices = static_cast<std::size_t>(problem.devices());
-  const auto shards = static_cast<std::size_t>(problem.tables()) +
-                      static_cast<std::size_t>(options.max_splits);
-  if (sums > kMaxSums / (2 * std::max(devices, shards))) {
+  const std::size_t shards =
+      static_cast<std::size_t>(problem.tables()) + static_cast<std::size_t>(options.max_splits);
+  const std::size_t loads =
+      std::min(devices * static_cast<std::size_t>(options.grid_steps), shards);
+  if (sums > kMaxSums / (2 * std::max(devices, loads) + 1)) {
     throw std::invalid_argument("set: a first layer of " + std::to_string(sums) +
                                 " outputs is too wide for " + std::to_string(problem.devices()) +
                                 " devices and " + std::to_string(problem.tables()) + " tables");

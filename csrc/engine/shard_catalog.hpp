@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "aligned.hpp"
 #include "cost_networks.hpp"
 #include "interrupt.hpp"
 #include "problem.hpp"

@@ -62,7 +62,7 @@ void Workers::run(std::size_t most, const std::function<void(std::size_t worker)
   helping_ = helpers_.size();
   ++round_;
   round_.notify_all();
-  this->work(0);
+  take_part(0);
   for (std::size_t helping = helping_; helping > 0; helping = helping_) {
     wait_while(helping_, helping, spins_);
   }
@@ -90,7 +90,7 @@ void Workers::help(std::size_t worker, unsigned round) {
       return;
     }
     if (worker < most_) {
-      this->work(worker);
+      take_part(worker);
     }
     if (--helping_ == 0) {
       helping_.notify_one();
@@ -98,7 +98,7 @@ void Workers::help(std::size_t worker, unsigned round) {
   }
 }
 
-void Workers::work(std::size_t worker) {
+void Workers::take_part(std::size_t worker) {
   try {
     (*work_)(worker);
   } catch (...) {

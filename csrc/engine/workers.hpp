@@ -30,18 +30,19 @@ class Workers {
   /// Calls `work(worker)` for workers 0 … `most` - 1, each on a thread of its own, worker 0 on the
   /// calling one, and waits for all. There may be fewer, if the system gives no more threads: work
   /// is something that each takes its share of, whoever comes first. The first exception interrupts
-  /// the others and is thrown here.
+  /// the others and is thrown here. Whether to stop is not asked while the calling thread waits.
   void run(std::size_t most, const std::function<void(std::size_t worker)>& work);
 
-  /// Sends the helpers home, without waiting for them. No work comes after this.
+  /// Sends the helpers home, without waiting for them. `run` must not be called after this: it
+  /// would wait for them forever.
   void dismiss();
 
  private:
   void help(std::size_t worker, unsigned round);
-  void work(std::size_t worker);
+  void take_part(std::size_t worker);
   void start(std::size_t helpers);
 
-  static constexpr int kSpins = 4096;  // about 0.1 ms
+  static constexpr int kSpins = 4096;  // in the order of 0.1 ms on x86-64, less on Arm
 
   const std::size_t count_;
   const int spins_;
@@ -51,7 +52,9 @@ class Workers {
   std::atomic<unsigned> round_ = 0;  // of work, changes where there is more
   std::atomic<std::size_t> helping_ = 0;
 
-  // Of this round; written while no helper works.
+  // Of this round. The calling thread writes these before it changes `round_`; helpers read them
+  // after they have seen that change and before they lower `helping_`, and the next round waits for
+  // `helping_` to be 0. All helpers count, also those with nothing to do.
   const std::function<void(std::size_t worker)>* work_ = nullptr;  // nothing: helpers go home
   std::size_t most_ = 0;
 

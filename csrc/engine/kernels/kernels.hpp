@@ -23,8 +23,8 @@ struct Kernels {
   static constexpr std::size_t kTile = 8;    // outputs that `affine` computes together
   static constexpr std::size_t kBlock = 16;  // floats that `add` handles together
 
-  /// Writes the numbers of the inputs that are not 0 in every lane to `used`, in order, and returns
-  /// how many they are; `input` is [inputs][kLanes].
+  /// Writes the numbers of the inputs of which some lane holds another value than +0 to `used`, in
+  /// order, and returns how many they are; `input` is [inputs][kLanes].
   std::size_t (*used_inputs)(const float* input, std::size_t inputs, std::int32_t* used);
 
   /// output = max(weights * input + bias, least), where inputs that are not listed as used are 0;
@@ -48,7 +48,7 @@ struct Kernels {
                  std::int32_t* first, std::int32_t* last);
 
   /// For each lane result = sums + addend, `blocks * kBlock` floats each; `result` may be `sums`.
-  /// Where there are weights, `dot` is the dot product of relu(result) and them.
+  /// Where there are weights, `dot` is the dot product of relu(result) and them, else 0.
   void (*add)(const float* const* sums, const float* const* addend, float* const* result,
               const float* weights, std::size_t blocks, float* dot);
 };

@@ -188,7 +188,7 @@ template <Size kCount>
   return sum(parts[0]);
 }
 
-/// `add` where the number of blocks is known, or 0.
+/// `add` for kBlocks blocks, known when compiled, or for `blocks` where kBlocks is 0.
 template <Size kBlocks>
 [[gnu::always_inline]] inline void add_blocks(const float* const* sums, const float* const* addend,
                                               float* const* result, const float* weights,
@@ -214,7 +214,7 @@ template <Size kBlocks>
         if (weights != nullptr) {
           Floats w;
           load(weights + at, w);
-          total[part] += (s > 0.0F ? s : 0.0F) * w;
+          total[part] += (s < 0.0F ? 0.0F : s) * w;  // NaN stays
         }
       }
     }
