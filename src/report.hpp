@@ -32,7 +32,8 @@ struct Report {
   /// The time below which this share of the plans stayed, ms (nearest rank).
   double time(double share) const;
 
-  /// Time of one thread that does nothing but the multiply-adds, at the processor's peak, ms.
+  /// Time of one thread that does nothing but the multiply-adds of the networks, at the processor's
+  /// peak, ms. The engine avoids some of them.
   double arithmetic_floor() const;
 
   /// Time of one thread that compares all devices once for every distinct placement, at the
