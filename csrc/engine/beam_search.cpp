@@ -14,8 +14,8 @@ namespace neuroshard {
 
 namespace {
 
-// Extensions scored together. Bounds the orders of shards that are written out at once.
-constexpr std::size_t kChunk = 4096;
+// Shards in the extensions scored together, whose orders are written out.
+constexpr std::size_t kMaxOrdered = std::size_t{1} << 24;
 
 /// Whether a greedy pass takes shard `a` before shard `b`: the one that alone is dearer goes first,
 /// among equals the one of the later index.
@@ -60,8 +60,9 @@ std::optional<Plan> BeamSearch::run() {
   std::vector<Sequence> beam = {best};
   for (int round = 0; round < options_.max_splits && !beam.empty(); ++round) {
     std::vector<Extension> extensions = extend(beam);
-    for (std::size_t first = 0; first < extensions.size(); first += kChunk) {
-      score(std::span(extensions).subspan(first, std::min(kChunk, extensions.size() - first)));
+    const std::size_t chunk = 1 + kMaxOrdered / best.shards.size();
+    for (std::size_t first = 0; first < extensions.size(); first += chunk) {
+      score(std::span(extensions).subspan(first, std::min(chunk, extensions.size() - first)));
     }
     beam = best_of(std::move(extensions));
     if (!beam.empty() && beam.front().result.cost < best.result.cost) {

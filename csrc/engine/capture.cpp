@@ -1,6 +1,7 @@
 #include "capture.hpp"
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -218,6 +219,9 @@ std::optional<Capture::Answer> read_answer(Reader& reader) {
   }
   Capture::Answer answer;
   answer.cost = reader.number<double>();
+  if (!std::isfinite(answer.cost)) {
+    Reader::refuse();
+  }
   answer.column_splits = reader.list<std::int64_t>();
   answer.placement.resize(reader.length(sizeof(std::uint64_t)));
   for (std::vector<std::int64_t>& shards : answer.placement) {

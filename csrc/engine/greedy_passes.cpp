@@ -58,7 +58,7 @@ void GreedyPasses::reset(std::size_t lane, std::span<const ShardCatalog::Kind> s
   pass.last_load = 0;
   if (pass.loads.empty()) {
     const std::span<const float> empty = networks_.set().empty_sums();
-    pass.loads.resize(2 * devices_ + 1);
+    pass.loads.resize(std::min(2 * devices_, shards.size()) + 1);
     pass.sums.resize(pass.loads.size() * empty.size());
     std::copy(empty.begin(), empty.end(), pass.sums.begin());
   }

@@ -126,7 +126,10 @@ void GridSearch::evaluate_plans(std::span<Result> results) {
 
 std::vector<int> GridSearch::devices(Shards shards, std::size_t step) {
   passes_.start(0, shards, step);
-  while (passes_.running(0)) {
+  for (std::size_t placements = 0; passes_.running(0); ++placements) {
+    if (placements % kPlacementsPerCheck == 0) {
+      interrupt_.check();
+    }
     passes_.place_next();
   }
   report(0);

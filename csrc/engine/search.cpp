@@ -6,6 +6,7 @@
 #include <string>
 
 #include "beam_search.hpp"
+#include "kernels/kernels.hpp"
 
 namespace neuroshard {
 
@@ -18,23 +19,29 @@ void check_range(int value, const char* name, int low, int high) {
   }
 }
 
-/// A pass keeps the sums of the set network for every load of a device, of which a device has one
-/// for each limit at most, and room for them doubles. Few bytes of a damaged file can ask for more
-/// than any machine has.
+/// Few bytes of a damaged file can ask for more than any machine has.
 void check_memory(const CostNetworks& networks, const Problem& problem,
                   const SearchOptions& options) {
-  // Of one pass; 4 GiB for the lanes of a worker.
-  constexpr std::size_t kMaxSums = std::size_t{1} << 26;
+  constexpr std::size_t kMaxSums = std::size_t{1} << 31;    // 8 GiB
+  constexpr std::size_t kMaxShards = std::size_t{1} << 28;  // of the sequences of a beam; 3 GiB
   const std::size_t sums = networks.set().sums_size();
   const auto devices = static_cast<std::size_t>(problem.devices());
   const std::size_t shards =
       static_cast<std::size_t>(problem.tables()) + static_cast<std::size_t>(options.max_splits);
+  // Passes keep the sums of the set network for every load of a device, of which a device has one
+  // for each limit at most, and room for them doubles.
   const std::size_t loads =
-      std::min(devices * static_cast<std::size_t>(options.grid_steps), shards);
-  if (sums > kMaxSums / (2 * std::max(devices, loads) + 1)) {
+      2 * std::min(devices * static_cast<std::size_t>(options.grid_steps), shards) + 1;
+  const std::size_t passes = kLanes * static_cast<std::size_t>(options.threads);
+  if (sums > kMaxSums / loads / passes) {
     throw std::invalid_argument("set: a first layer of " + std::to_string(sums) +
                                 " outputs is too wide for " + std::to_string(problem.devices()) +
-                                " devices and " + std::to_string(problem.tables()) + " tables");
+                                " devices, " + std::to_string(problem.tables()) + " tables and " +
+                                std::to_string(options.threads) + " threads");
+  }
+  if (static_cast<std::size_t>(options.beam_width) > kMaxShards / shards) {
+    throw std::invalid_argument("beam_width: a beam of " + std::to_string(options.beam_width) +
+                                " is too wide for " + std::to_string(problem.tables()) + " tables");
   }
 }
 

@@ -12,7 +12,7 @@ namespace neuroshard {
 
 /// Options of the search; the published method's are the defaults.
 struct SearchOptions {
-  // Beam width times candidates bounds the extensions of a round, and with them the memory.
+  // What a beam takes for many tables is bounded by the search.
   static constexpr int kMaxBeamWidth = 4096;
   static constexpr int kMaxCandidates = 4096;
   static constexpr int kMaxSplits = 65536;

@@ -19,7 +19,7 @@ ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem,
   for (int table = 0; table < problem.tables(); ++table) {
     add(table, problem.table_width(table));
   }
-  contributions_.resize(entries_.size() * networks.set().sums_size());
+  make_room();
   // Workers pay only where each has many tables to encode, about a microsecond each.
   constexpr std::size_t kAtOnce = 256;
   const std::size_t tables = entries_.size();
@@ -42,9 +42,21 @@ void ShardCatalog::add_halves(std::span<const Kind> kinds) {
       add(entry(kind).table, entry(kind).width / 2);
     }
   }
-  contributions_.resize(entries_.size() * networks_.set().sums_size());
+  make_room();
   encode(first, entries_.size());
   check_costs(first);
+}
+
+/// Few bytes of a damaged file can ask for more than any machine has.
+void ShardCatalog::make_room() {
+  constexpr std::size_t kMaxSums = std::size_t{1} << 29;  // 2 GiB
+  const std::size_t sums = networks_.set().sums_size();
+  if (sums > kMaxSums / entries_.size()) {
+    throw std::invalid_argument("set: a first layer of " + std::to_string(sums) +
+                                " outputs is too wide for " + std::to_string(problem_.tables()) +
+                                " tables");
+  }
+  contributions_.resize(entries_.size() * sums);
 }
 
 void ShardCatalog::add(int table, std::int64_t width) {

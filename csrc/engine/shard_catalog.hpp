@@ -63,6 +63,7 @@ class ShardCatalog {
 
   const Entry& entry(Kind kind) const { return entries_[static_cast<std::size_t>(kind)]; }
   void add(int table, std::int64_t width);
+  void make_room();
   void encode(std::size_t first, std::size_t last);
   void check_costs(std::size_t first) const;
 

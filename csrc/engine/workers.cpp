@@ -1,6 +1,8 @@
 #include "workers.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -63,11 +65,24 @@ void Workers::run(std::size_t most, const std::function<void(std::size_t worker)
   ++round_;
   round_.notify_all();
   take_part(0);
-  for (std::size_t helping = helping_; helping > 0; helping = helping_) {
-    wait_while(helping_, helping, spins_);
+  for (int i = 0; i < spins_ && helping_ > 0; ++i) {
+    pause();
   }
+  wait_for_helpers();
   if (failure_) {
     std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+}
+
+void Workers::wait_for_helpers() {
+  constexpr std::chrono::milliseconds kBetweenQuestions{50};
+  std::unique_lock lock(done_mutex_);
+  while (!done_.wait_for(lock, kBetweenQuestions, [&] { return helping_ == 0; })) {
+    try {
+      interrupt_.check();
+    } catch (...) {
+      fail(std::current_exception());
+    }
   }
 }
 
@@ -83,6 +98,8 @@ void Workers::start(std::size_t helpers) {
 }
 
 void Workers::help(std::size_t worker, unsigned round) {
+  // The first exception of a thread needs memory, without which the process ends: take it now.
+  static_cast<void>(std::uncaught_exceptions());
   while (true) {
     wait_while(round_, round, spins_);
     ++round;
@@ -92,8 +109,9 @@ void Workers::help(std::size_t worker, unsigned round) {
     if (worker < most_) {
       take_part(worker);
     }
+    const std::scoped_lock lock(done_mutex_);
     if (--helping_ == 0) {
-      helping_.notify_one();
+      done_.notify_one();
     }
   }
 }
@@ -102,12 +120,16 @@ void Workers::take_part(std::size_t worker) {
   try {
     (*work_)(worker);
   } catch (...) {
-    const std::scoped_lock lock(failure_mutex_);
-    if (!failure_) {  // later ones are Interrupted, the echo of the first
-      failure_ = std::current_exception();
-    }
-    interrupt_.stop();
+    fail(std::current_exception());
   }
+}
+
+void Workers::fail(std::exception_ptr failure) {
+  const std::scoped_lock lock(failure_mutex_);
+  if (!failure_) {  // later ones are Interrupted, the echo of the first
+    failure_ = std::move(failure);
+  }
+  interrupt_.stop();
 }
 
 }  // namespace neuroshard

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -30,7 +31,7 @@ class Workers {
   /// Calls `work(worker)` for workers 0 … `most` - 1, each on a thread of its own, worker 0 on the
   /// calling one, and waits for all. There may be fewer, if the system gives no more threads: work
   /// is something that each takes its share of, whoever comes first. The first exception interrupts
-  /// the others and is thrown here. Whether to stop is not asked while the calling thread waits.
+  /// the others and is thrown here.
   void run(std::size_t most, const std::function<void(std::size_t worker)>& work);
 
   /// Sends the helpers home, without waiting for them. `run` must not be called after this: it
@@ -40,6 +41,8 @@ class Workers {
  private:
   void help(std::size_t worker, unsigned round);
   void take_part(std::size_t worker);
+  void wait_for_helpers();
+  void fail(std::exception_ptr failure);
   void start(std::size_t helpers);
 
   static constexpr int kSpins = 4096;  // in the order of 0.1 ms on x86-64, less on Arm
@@ -57,6 +60,9 @@ class Workers {
   // `helping_` to be 0. All helpers count, also those with nothing to do.
   const std::function<void(std::size_t worker)>* work_ = nullptr;  // nothing: helpers go home
   std::size_t most_ = 0;
+
+  std::mutex done_mutex_;
+  std::condition_variable done_;  // helping_ has become 0
 
   std::mutex failure_mutex_;
   std::exception_ptr failure_;
