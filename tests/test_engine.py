@@ -581,11 +581,19 @@ def test_set_networks_too_wide_for_the_devices_are_refused() -> None:
         {devices: network(2 * devices, 1, devices)},
         {devices: network(devices, 1, devices)},
     )
-    problem = _core.Problem(**problem_arguments(devices=devices))
+    few = _core.Problem(**problem_arguments(devices=devices))
+    assert _core.search(networks, few, max_splits=0, threads=8) is not None
+    many = _core.Problem(**problem_arguments(4096, devices=devices, memory_bytes=10**6))
     with pytest.raises(
-        ValueError, match="set: a first layer of 4096 outputs is too wide for 65536"
+        ValueError,
+        match="set: a first layer of 4096 outputs is too wide for 65536 devices, 4096 tables and 8",
     ):
-        _core.search(networks, problem)
+        _core.search(networks, many, threads=8)
+    with pytest.raises(ValueError, match="beam_width: a beam of 4096 is too wide for 4096 tables"):
+        _core.search(small_networks(), many, beam_width=4096, max_splits=65536)
+    wide = _core.CostNetworks(network(3, 1), network(1, 200_000, 1), {}, {})
+    with pytest.raises(ValueError, match="outputs is too wide for 4096 tables"):
+        _core.single_table_compute(wide, many)
 
 
 def test_networks_that_give_no_finite_cost_are_refused() -> None:
