@@ -62,7 +62,8 @@ sanitize: captures
 	    $(CMAKE) --preset $$preset $(FOR_PYTHON) --log-level=WARNING && \
 	    $(CMAKE) --build --preset $$preset && \
 	    build/$$preset/neuroshard-bench $(CAPTURES)/195x16.capture --verify --threads 4 --repeat 2 && \
-	    build/$$preset/concurrent_searches $(CAPTURES)/51x4.capture $(CAPTURES)/195x16.capture || exit 1; \
+	    build/$$preset/concurrent_searches $(CAPTURES)/51x4.capture $(CAPTURES)/195x16.capture && \
+	    build/$$preset/worker_rounds || exit 1; \
 	done
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
