@@ -94,20 +94,25 @@ class ReferenceSearch:
         self.plans.add(placed)
         return placement
 
-    def table_wise(self, shards: list[Shard]) -> tuple[float, Placement | None]:
+    def unsplit(self) -> list[Shard]:
+        return [(table, int(row[0])) for table, row in enumerate(self.features)]
+
+    def passes(self, shards: list[Shard]) -> list[Placement | None]:
+        """What the greedy pass places under each limit of the grid, ascending."""
         mean_dim = sum(self.output_dim(shard) for shard in shards) / self.devices
+        steps = range(self.grid_steps)
+        factors = [1.0 + i * (0.5 / (self.grid_steps - 1)) if i else 1.0 for i in steps]
+        return [self.greedy(shards, factor * mean_dim) for factor in factors]
+
+    def table_wise(self, shards: list[Shard]) -> tuple[float, Placement | None]:
         best: tuple[float, Placement | None] = (math.inf, None)
-        for i in range(self.grid_steps):
-            factor = 1.0 + i * (0.5 / (self.grid_steps - 1)) if self.grid_steps > 1 else 1.0
-            placement = self.greedy(shards, factor * mean_dim)
+        for placement in self.passes(shards):
             if placement is not None and self.cost(shards, placement) < best[0]:
                 best = (self.cost(shards, placement), placement)
         return best
 
     def search(self, k: int, n: int, max_length: int) -> tuple[float, list[int], Placement | None]:
-        beam: list[tuple[list[int], list[Shard]]] = [
-            ([], [(table, int(row[0])) for table, row in enumerate(self.features)])
-        ]
+        beam: list[tuple[list[int], list[Shard]]] = [([], self.unsplit())]
         cost, placement = self.table_wise(beam[0][1])
         best = (cost, beam[0][0], placement)
         for _ in range(max_length):

@@ -596,6 +596,44 @@ def test_set_networks_too_wide_for_the_devices_are_refused() -> None:
         _core.single_table_compute(wide, many)
 
 
+def networks_with_set_width(width: int) -> _core.CostNetworks:
+    """Networks for two devices and three features whose set network has so wide a first layer."""
+
+    def network(*sizes: int) -> _core.Network:
+        return _core.Network([(np.ones((o, i)), np.zeros(o)) for i, o in itertools.pairwise(sizes)])
+
+    return _core.CostNetworks(
+        network(3, 1), network(1, width, 1), {2: network(4, 2)}, {2: network(2, 2)}
+    )
+
+
+def test_many_tables_alone_do_not_make_set_networks_too_wide() -> None:
+    """What a pass keeps grows with devices and limits; there are few here."""
+    tables = 600_000
+    problem = _core.Problem(**problem_arguments(tables=tables, memory_bytes=2**40))
+    plan = _core.search(networks_with_set_width(64), problem, max_splits=0, grid_steps=1)
+    assert plan is not None
+    assert sum(len(device) for device in plan.placement) == tables
+
+
+@pytest.mark.parametrize(
+    ("tables", "options"),
+    [
+        (20_000, {"grid_steps": 65536}),
+        (4, {"grid_steps": 65536, "max_splits": 20_000}),
+        (20_004, {"grid_steps": 10_002, "max_splits": 0}),
+    ],
+)
+def test_set_networks_too_wide_for_the_limits_are_refused(
+    tables: int, options: dict[str, int]
+) -> None:
+    problem = _core.Problem(**problem_arguments(tables=tables, memory_bytes=2**40))
+    networks = networks_with_set_width(2048)
+    message = f"set: a first layer of 2048 outputs is too wide for 2 devices and {tables} tables"
+    with pytest.raises(ValueError, match=message):
+        _core.search(networks, problem, **options)
+
+
 def test_networks_that_give_no_finite_cost_are_refused() -> None:
     def network(inputs: int, outputs: int, weight: float) -> _core.Network:
         return _core.Network([(np.full((outputs, inputs), weight), np.zeros(outputs))])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from neuroshard_fast import _core
@@ -19,6 +20,8 @@ from test_engine import ALL_TASKS, golden_networks
 from test_engine_reference import engine_arguments, random_layers
 
 THREADS = (1, 2, 5)
+
+Layer = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 @pytest.fixture(autouse=True)
@@ -150,13 +153,15 @@ def case(
     return ReferenceSearch(**(arguments | changes))
 
 
-def compare_with_reference(reference: ReferenceSearch) -> _core.Plan | None:
-    cost, splits, placement = reference.search(2, 4, 3)
+def compare_with_reference(
+    reference: ReferenceSearch, *, beam_width: int = 2, candidates: int = 4, max_splits: int = 3
+) -> _core.Plan | None:
+    cost, splits, placement = reference.search(beam_width, candidates, max_splits)
     plan = plan_of_all(
         *engine_arguments(reference),
-        beam_width=2,
-        candidates=4,
-        max_splits=3,
+        beam_width=beam_width,
+        candidates=candidates,
+        max_splits=max_splits,
         grid_steps=reference.grid_steps,
     )
     if placement is None:
@@ -227,3 +232,149 @@ def test_exact_fit_uses_every_byte() -> None:
     assert plan.memory_bytes == [total // 2] * 2
     one_byte_less = case(random, [8] * 4, 2, cap=total // 2 - 1, bytes_per_column=bytes_per_column)
     assert compare_with_reference(one_byte_less) is None
+
+
+def case_of_many_limits(grid_steps: int, seed: int) -> ReferenceSearch:
+    """Costs and output dims have little to do with each other, so the limits are in the way."""
+    random = np.random.default_rng(seed)
+    tables, devices = int(random.integers(12, 21)), int(random.integers(2, 5))
+    dims = (4 * 2 ** random.integers(0, 3, tables)).tolist()
+    bytes_per_column = random.integers(1, 9, tables).tolist()
+    fair_share = int(np.dot(dims, bytes_per_column)) / devices
+    return case(
+        random,
+        dims,
+        devices,
+        cap=int(fair_share * (1.15 if seed % 2 else 2.0)),  # little or much
+        table=random_layers(random, 3, 4, 3, low=0),
+        features=np.column_stack([dims, random.integers(0, 20, (tables, 2))]),
+        output_width=random.integers(1, 100, tables).tolist(),
+        bytes_per_column=bytes_per_column,
+        grid_steps=grid_steps,
+    )
+
+
+@pytest.mark.parametrize(
+    ("grid_steps", "seed"),
+    [
+        *((64, seed) for seed in (4, 224, 396, 297, 449, 881)),
+        *((257, seed) for seed in (750, 814)),
+    ],
+)
+def test_many_limits_that_give_different_passes(grid_steps: int, seed: int) -> None:
+    """What a pass keeps of one under a higher limit is what it would have placed itself."""
+    reference = case_of_many_limits(grid_steps, seed)
+    assert len({str(placement) for placement in reference.passes(reference.unsplit())}) >= 12
+    splits = int(grid_steps == 64)  # the reference takes seconds for more
+    plan = compare_with_reference(reference, beam_width=1, candidates=1, max_splits=splits)
+    assert plan is not None
+
+
+@pytest.mark.parametrize("seed", [281, 351, 927])
+def test_passes_that_fail_under_the_highest_limits(seed: int) -> None:
+    reference = case_of_many_limits(33, seed)
+    passes = reference.passes(reference.unsplit())
+    assert passes[-1] is None
+    assert any(passes)
+    assert compare_with_reference(reference, max_splits=0) is not None
+
+
+@pytest.mark.parametrize("grid_steps", [1, 2, 11, 64, 257])
+def test_the_only_plan_is_found_under_the_lowest_limits(grid_steps: int) -> None:
+    """Table 2 costs least on device 1, but then table 3 fits nowhere: only a limit forbids it."""
+    reference = case(
+        np.random.default_rng(0),
+        [8] * 4,
+        2,
+        cap=8 * 10,
+        table=[(np.array([[0, 1]]), np.zeros(1, int))],
+        set_=[(np.ones((1, 1), int), np.zeros(1, int))],
+        features=np.column_stack([[8] * 4, [5, 4, 2, 1]]),  # the second is the cost
+        output_width=[5, 6, 5, 4],
+        bytes_per_column=[5, 3, 5, 7],  # only 0 with 2 and 1 with 3 fit
+        grid_steps=grid_steps,
+    )
+    passes = reference.passes(reference.unsplit())
+    assert (passes[-1] is None) == (grid_steps > 1)
+    plan = compare_with_reference(reference, max_splits=0)
+    assert plan is not None
+    assert plan.placement == [[0, 2], [1, 3]]
+
+
+def test_every_table_costs_what_it_costs_alone() -> None:
+    """Hidden units that are dead for some of the tables computed together, or for all."""
+    random = np.random.default_rng(0)
+    tables, features = 200, 6
+
+    def network(*sizes: int) -> _core.Network:
+        layers = []
+        for inputs, outputs in itertools.pairwise(sizes):
+            bias = random.choice([-0.0, -0.5, -100.0], outputs, p=[0.6, 0.3, 0.1])
+            layers.append((random.normal(size=(outputs, inputs)) / inputs, bias))
+        return _core.Network(layers)
+
+    values = random.normal(size=(tables, features))
+    values[random.random((tables, features)) < 0.6] = 0.0
+    values[random.random((tables, features)) < 0.1] = -0.0
+    values[40:60] = 0.0  # kLanes tables and more
+
+    def costs(networks: _core.CostNetworks, rows: npt.NDArray[np.float64]) -> bytes:
+        ones = np.ones(len(rows), int)
+        problem = _core.Problem(
+            features=rows,
+            dim_column=0,
+            dims=4 * ones,
+            output_width=ones,
+            bytes_per_column=ones,
+            bytes_fixed=ones,
+            devices=2,
+            memory_bytes=1000,
+        )
+        return _core.single_table_compute(networks, problem).tobytes()
+
+    for set_sizes in ([], [64], [33], [20, 40]):
+        networks = _core.CostNetworks(
+            network(features, 70, 50, 30), network(30, *set_sizes, 1), {}, {}
+        )
+        together = set()
+        for isa in _core.supported_isas():
+            _core.use_isa(isa)
+            together.add(costs(networks, values))
+            assert together == {b"".join(costs(networks, row[None]) for row in values)}
+
+
+@pytest.mark.parametrize("set_sizes", [[], [16], [3], [64], [16, 5], [3, 64]])
+@pytest.mark.parametrize("where", ["hidden", "encoding", "set"])
+def test_what_is_not_a_number_passes_no_relu(where: str, set_sizes: list[int]) -> None:
+    """inf - inf, in a layer of the table network or the first one of the set network."""
+
+    def ones(*sizes: int) -> list[Layer]:
+        return [
+            (np.ones((outputs, inputs)), np.ones(outputs))
+            for inputs, outputs in itertools.pairwise(sizes)
+        ]
+
+    huge: Layer = (np.full((2, 2), 3e38) * [1, -1], np.zeros(2))
+    if where == "hidden":
+        table, set_ = [huge, *ones(2, 4)], ones(4, *set_sizes, 1)
+    elif where == "encoding":
+        table, set_ = [*ones(2, 2), huge], ones(2, *set_sizes, 1)
+    else:  # encodings are inf already
+        size, *others = [*set_sizes, 1]
+        table = [(np.full((2, 2), 3e38), np.zeros(2))]
+        set_ = [(np.ones((size, 2)) * [1, -1], np.zeros(size)), *ones(size, *others)]
+    networks = _core.CostNetworks(_core.Network(table), _core.Network(set_), {}, {})
+    problem = _core.Problem(
+        features=np.full((3, 2), 10.0),
+        dim_column=0,
+        dims=[8] * 3,
+        output_width=[1] * 3,
+        bytes_per_column=[1] * 3,
+        bytes_fixed=[0] * 3,
+        devices=2,
+        memory_bytes=1000,
+    )
+    for isa in _core.supported_isas():
+        _core.use_isa(isa)
+        with pytest.raises(ValueError, match=r"features\[0\]: .* gives no finite cost"):
+            _core.single_table_compute(networks, problem)
