@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/interrupt.hpp"
@@ -74,7 +75,7 @@ void check_rounds(int threads) {
   Interrupt interrupt;
   Workers workers(threads, interrupt);
   const std::size_t count = workers.count();
-  require(count == static_cast<std::size_t>(threads), "count() is not the number of threads");
+  require(std::cmp_equal(count, threads), "count() is not the number of threads");
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the helpers sleep
     for (std::size_t most = 1; most <= count + 1; ++most) {
@@ -128,8 +129,8 @@ void check_exceptions_at_once(int threads) {
   Workers workers(threads, interrupt);
   int caught = 0;
   try {
-    workers.run(workers.count(), [](std::size_t worker) { throw worker; });
-  } catch (std::size_t) {
+    workers.run(workers.count(), [](std::size_t) { throw std::runtime_error("at once"); });
+  } catch (const std::runtime_error&) {
     ++caught;
   }
   require(caught == 1, "no exception of a worker came out");
