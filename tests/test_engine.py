@@ -608,10 +608,12 @@ def networks_with_set_width(width: int) -> _core.CostNetworks:
 
 
 def test_many_tables_alone_do_not_make_set_networks_too_wide() -> None:
-    """What a pass keeps grows with devices and limits; there are few here."""
-    tables = 600_000
+    """What passes keep grows with devices and limits; there are few here."""
+    tables = 100_000
     problem = _core.Problem(**problem_arguments(tables=tables, memory_bytes=2**40))
-    plan = _core.search(networks_with_set_width(64), problem, max_splits=0, grid_steps=1)
+    plan = _core.search(
+        networks_with_set_width(64), problem, max_splits=0, grid_steps=1, threads=16
+    )
     assert plan is not None
     assert sum(len(device) for device in plan.placement) == tables
 
@@ -619,9 +621,10 @@ def test_many_tables_alone_do_not_make_set_networks_too_wide() -> None:
 @pytest.mark.parametrize(
     ("tables", "options"),
     [
-        (20_000, {"grid_steps": 65536}),
-        (4, {"grid_steps": 65536, "max_splits": 20_000}),
-        (20_004, {"grid_steps": 10_002, "max_splits": 0}),
+        (20_000, {"grid_steps": 65536, "max_splits": 0, "threads": 2}),
+        (4, {"grid_steps": 65536, "max_splits": 20_000, "threads": 2}),
+        (20_004, {"grid_steps": 10_002, "max_splits": 0, "threads": 2}),
+        (2000, {"grid_steps": 65536, "max_splits": 0, "threads": 64}),
     ],
 )
 def test_set_networks_too_wide_for_the_limits_are_refused(
@@ -629,9 +632,16 @@ def test_set_networks_too_wide_for_the_limits_are_refused(
 ) -> None:
     problem = _core.Problem(**problem_arguments(tables=tables, memory_bytes=2**40))
     networks = networks_with_set_width(2048)
-    message = f"set: a first layer of 2048 outputs is too wide for 2 devices and {tables} tables"
+    message = f"set: a first layer of 2048 outputs is too wide for 2 devices, {tables} tables and "
     with pytest.raises(ValueError, match=message):
         _core.search(networks, problem, **options)
+
+
+def test_beams_too_wide_for_the_tables_are_refused() -> None:
+    problem = _core.Problem(**problem_arguments(tables=70_000, memory_bytes=2**40))
+    message = "beam_width: a beam of 4096 is too wide for 70000 tables"
+    with pytest.raises(ValueError, match=message):
+        _core.search(networks_with_set_width(64), problem, beam_width=4096, max_splits=1)
 
 
 def test_networks_that_give_no_finite_cost_are_refused() -> None:

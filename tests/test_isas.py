@@ -7,6 +7,7 @@ devices, set networks of any shape, and numbers that differ only below fp32 reso
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -279,26 +280,31 @@ def test_passes_that_fail_under_the_highest_limits(seed: int) -> None:
     assert compare_with_reference(reference, max_splits=0) is not None
 
 
-@pytest.mark.parametrize("grid_steps", [1, 2, 11, 64, 257])
-def test_the_only_plan_is_found_under_the_lowest_limit(grid_steps: int) -> None:
+@pytest.mark.parametrize("grid_steps", [3, 11, 64, 257])
+def test_the_only_limit_that_gives_a_plan_is_tried(grid_steps: int) -> None:
     """Table 2 costs least on device 1, but then table 3 fits nowhere: only a limit forbids it."""
-    reference = case(
-        np.random.default_rng(0),
-        [8] * 4,
-        2,
-        cap=8 * 10,
-        table=[(np.array([[0, 1]]), np.zeros(1, int))],
-        set_=[(np.ones((1, 1), int), np.zeros(1, int))],
-        features=np.column_stack([[8] * 4, [5, 4, 2, 1]]),  # the second is the cost
-        output_width=[5000, 5001, 5000, 4999],  # 1 and 2 just exceed an even share
-        bytes_per_column=[5, 3, 5, 7],  # only 0 with 2 and 1 with 3 fit
-        grid_steps=grid_steps,
-    )
-    passes = reference.passes(reference.unsplit())
-    assert (passes[-1] is None) == (grid_steps > 1)
-    plan = compare_with_reference(reference, max_splits=0)
-    assert plan is not None
-    assert plan.placement == [[0, 2], [1, 3]]
+    mean = 9973  # a prime: no limit but the lowest is a whole number
+    for step in range(1, grid_steps - 1, 1 + grid_steps // 20):
+        limit = math.floor((1.0 + step * (0.5 / (grid_steps - 1))) * mean)
+        third = mean + 2
+        second = limit + 1 - third  # one too many for 1 and 2 together
+        reference = case(
+            np.random.default_rng(0),
+            [8] * 4,
+            2,
+            cap=8 * 10,
+            table=[(np.array([[0, 1]]), np.zeros(1, int))],
+            set_=[(np.ones((1, 1), int), np.zeros(1, int))],
+            features=np.column_stack([[8] * 4, [5, 4, 2, 1]]),  # the second is the cost
+            output_width=[limit - third, second, third, 2 * mean - limit - second],
+            bytes_per_column=[5, 3, 5, 7],  # only 0 with 2 and 1 with 3 fit
+            grid_steps=grid_steps,
+        )
+        passes = reference.passes(reference.unsplit())
+        assert [i for i, placement in enumerate(passes) if placement] == [step]
+        plan = compare_with_reference(reference, max_splits=0)
+        assert plan is not None
+        assert plan.placement == [[0, 2], [1, 3]]
 
 
 def test_every_table_costs_what_it_costs_alone() -> None:

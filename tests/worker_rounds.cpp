@@ -120,7 +120,35 @@ void check_exception(int threads, std::size_t thrower) {
   require(caught == "from worker " + std::to_string(thrower), "run threw: " + caught);
   require(static_cast<std::size_t>(std::ranges::count(interrupted, 1)) == workers.count() - 1,
           "a worker was not interrupted");
-  check_round(workers, workers.count(), 1);  // throws no more, and nothing is left of that round
+  try {
+    check_round(workers, workers.count(), 1);  // nothing is left of that round
+  } catch (const Interrupted&) {               // NOLINT(bugprone-empty-catch)
+    // The work is still stopped, which a caller sees who waits long for the helpers.
+  }
+}
+
+/// The calling thread asks whether to stop also while it only waits for its helpers.
+void check_stop_of_waiting_caller(int threads) {
+  std::atomic<bool> asked = false;
+  Interrupt interrupt([&] {
+    asked = true;
+    return true;
+  });
+  Workers workers(threads, interrupt);
+  bool stopped = false;
+  try {
+    workers.run(workers.count(), [&](std::size_t worker) {
+      if (worker > 0) {
+        while (true) {
+          interrupt.check();
+          std::this_thread::yield();
+        }
+      }
+    });
+  } catch (const Interrupted&) {
+    stopped = true;
+  }
+  require(stopped == (threads > 1) && stopped == asked, "a caller who waits was not asked");
 }
 
 /// All workers throw at once: any of the exceptions comes out, only one.
@@ -165,6 +193,7 @@ void check_ends(int threads) {
 void check_all(int threads) {
   constexpr int kRepeats = 20;
   check_rounds(threads);
+  check_stop_of_waiting_caller(threads);
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     for (const int thrower : {0, threads / 2, threads - 1}) {
       check_exception(threads, static_cast<std::size_t>(thrower));
