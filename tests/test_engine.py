@@ -637,13 +637,6 @@ def test_set_networks_too_wide_for_the_limits_are_refused(
         _core.search(networks, problem, **options)
 
 
-def test_beams_too_wide_for_the_tables_are_refused() -> None:
-    problem = _core.Problem(**problem_arguments(tables=70_000, memory_bytes=2**40))
-    message = "beam_width: a beam of 4096 is too wide for 70000 tables"
-    with pytest.raises(ValueError, match=message):
-        _core.search(networks_with_set_width(64), problem, beam_width=4096, max_splits=1)
-
-
 def test_networks_that_give_no_finite_cost_are_refused() -> None:
     def network(inputs: int, outputs: int, weight: float) -> _core.Network:
         return _core.Network([(np.full((outputs, inputs), weight), np.zeros(outputs))])
