@@ -76,14 +76,6 @@ void verify(const std::optional<Plan>& plan, const std::optional<Capture::Answer
   }
 }
 
-std::size_t multiply_adds(const Network& network) {
-  std::size_t sum = 0;
-  for (const AffineLayer& layer : network.layers()) {
-    sum += layer.inputs() * layer.outputs();
-  }
-  return sum;
-}
-
 Report measure(const Options& options) {
   Capture capture = read_capture(read_file(options.capture));
   capture.options.threads = options.threads.value_or(capture.options.threads);
@@ -113,12 +105,11 @@ Report measure(const Options& options) {
   }
 
   report.counts = count(capture.networks, capture.problem, capture.options);
-  const CostNetworks::Communication& communication =
-      capture.networks.communication(capture.problem.devices());
+  const std::unique_ptr<CommunicationCosts> communication =
+      CommunicationCosts::make(capture.networks.communication(), capture.problem.devices());
   report.multiply_adds =
-      report.counts.distinct_sets * multiply_adds(capture.networks.set().network()) +
-      report.counts.distinct_plans *
-          (multiply_adds(communication.forward) + multiply_adds(communication.backward));
+      report.counts.distinct_sets * capture.networks.set().network().multiply_adds() +
+      report.counts.distinct_plans * communication->multiply_adds();
   report.throughput = measure_throughput();
   return report;
 }

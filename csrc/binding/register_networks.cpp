@@ -58,11 +58,30 @@ void register_networks(py::module_& module) {
       .def_property_readonly("inputs", &Network::inputs)
       .def_property_readonly("outputs", &Network::outputs);
 
+  py::class_<SharedCommunication>(module, "SharedCommunication")
+      .def(py::init<Network, Network, Network, Network, std::int64_t, std::int64_t>(),
+           py::arg("forward_device"), py::arg("forward_head"), py::arg("backward_device"),
+           py::arg("backward_head"), py::kw_only(), py::arg("devices_per_node"),
+           py::arg("batch_size"));
+
   py::class_<CostNetworks>(module, "CostNetworks")
-      .def(py::init<Network, Network, std::map<int, Network>, std::map<int, Network>>(),
+      .def(py::init([](const Network& table, const Network& set, std::map<int, Network> forward,
+                       std::map<int, Network> backward) {
+             return CostNetworks(table, set,
+                                 PerCountCommunication(std::move(forward), std::move(backward)));
+           }),
            py::arg("table"), py::arg("set"), py::arg("forward"), py::arg("backward"))
+      .def(py::init([](const Network& table, const Network& set,
+                       const SharedCommunication& communication) {
+             return CostNetworks(table, set, communication);
+           }),
+           py::arg("table"), py::arg("set"), py::arg("communication"))
       .def_property_readonly("features", &CostNetworks::features)
-      .def_property_readonly("device_counts", &CostNetworks::device_counts);
+      .def_property_readonly(
+          "device_counts", [](const CostNetworks& networks) -> std::optional<std::vector<int>> {
+            const auto* per_count = std::get_if<PerCountCommunication>(&networks.communication());
+            return per_count != nullptr ? std::optional(per_count->device_counts()) : std::nullopt;
+          });
 }
 
 }  // namespace neuroshard::binding

@@ -23,7 +23,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "capture files are little-endian");
 
 constexpr std::string_view kMagic = "NSCAPTUR";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 /// FNV-1a: finds damage, not forgery; what is read is checked all the same.
 std::uint64_t checksum(std::string_view bytes) {
@@ -138,6 +138,50 @@ Network read_network(Reader& reader) {
   return {std::move(layers), std::move(mean), std::move(deviation)};
 }
 
+enum class CommunicationKind : std::uint8_t { kPerCount, kShared };
+
+void write_communication(Writer& writer, const CommunicationNetworks& communication, int devices) {
+  if (const auto* shared = std::get_if<SharedCommunication>(&communication)) {
+    writer.number(static_cast<std::uint8_t>(CommunicationKind::kShared));
+    for (const SharedNetworks* networks : {&shared->forward(), &shared->backward()}) {
+      write_network(writer, networks->device());
+      write_network(writer, networks->head());
+    }
+    writer.number(shared->devices_per_node());
+    writer.number(shared->batch_size());
+    return;
+  }
+  const auto& networks = std::get<PerCountCommunication>(communication).networks(devices);
+  writer.number(static_cast<std::uint8_t>(CommunicationKind::kPerCount));
+  writer.number(std::int32_t{devices});
+  write_network(writer, networks.forward);
+  write_network(writer, networks.backward);
+}
+
+CommunicationNetworks read_communication(Reader& reader) {
+  const auto kind = reader.number<std::uint8_t>();
+  if (kind == static_cast<std::uint8_t>(CommunicationKind::kShared)) {
+    Network forward_device = read_network(reader);
+    Network forward_head = read_network(reader);
+    Network backward_device = read_network(reader);
+    Network backward_head = read_network(reader);
+    const auto devices_per_node = reader.number<std::int64_t>();
+    const auto batch_size = reader.number<std::int64_t>();
+    return SharedCommunication(std::move(forward_device), std::move(forward_head),
+                               std::move(backward_device), std::move(backward_head),
+                               devices_per_node, batch_size);
+  }
+  if (kind != static_cast<std::uint8_t>(CommunicationKind::kPerCount)) {
+    Reader::refuse();
+  }
+  const auto devices = reader.number<std::int32_t>();
+  std::map<int, Network> forward;
+  std::map<int, Network> backward;
+  forward.emplace(devices, read_network(reader));
+  backward.emplace(devices, read_network(reader));
+  return PerCountCommunication(std::move(forward), std::move(backward));
+}
+
 void write_problem(Writer& writer, const Problem& problem) {
   const Problem::Tables& tables = problem.all_tables();
   writer.list(tables.features);
@@ -238,12 +282,10 @@ std::string write_capture(const CostNetworks& networks, const Problem& problem,
   if (plan) {
     check_plan(*plan, problem);
   }
-  const CostNetworks::Communication& communication = networks.communication(problem.devices());
   Writer payload;
   write_network(payload, networks.table());
   write_network(payload, networks.set().network());
-  write_network(payload, communication.forward);
-  write_network(payload, communication.backward);
+  write_communication(payload, networks.communication(), problem.devices());
   write_problem(payload, problem);
   write_options(payload, options);
   write_answer(payload, plan);
@@ -274,20 +316,14 @@ Capture read_capture(std::string_view bytes) {
   Reader payload(header.rest());
   Network table = read_network(payload);
   Network set = read_network(payload);
-  Network forward = read_network(payload);
-  Network backward = read_network(payload);
+  CommunicationNetworks communication = read_communication(payload);
   Problem problem = read_problem(payload);
   const SearchOptions options = read_options(payload);
   std::optional<Capture::Answer> answer = read_answer(payload);
   if (!payload.rest().empty()) {
     Reader::refuse();
   }
-  std::map<int, Network> forwards;
-  std::map<int, Network> backwards;
-  forwards.emplace(problem.devices(), std::move(forward));
-  backwards.emplace(problem.devices(), std::move(backward));
-  return {.networks = CostNetworks(std::move(table), std::move(set), std::move(forwards),
-                                   std::move(backwards)),
+  return {.networks = CostNetworks(std::move(table), std::move(set), std::move(communication)),
           .problem = std::move(problem),
           .options = options,
           .answer = std::move(answer)};

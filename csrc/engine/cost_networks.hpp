@@ -1,8 +1,8 @@
 #pragma once
 
-#include <map>
-#include <vector>
+#include <cstddef>
 
+#include "communication.hpp"
 #include "network.hpp"
 #include "set_network.hpp"
 
@@ -12,22 +12,14 @@ namespace neuroshard {
 ///
 /// Compute: each shard's features go through `table`, ReLU also after its last layer; the encodings
 /// of the shards on a device are summed and the sum goes through `set`, which gives one number.
-/// Communication: for each number of devices a pair of networks, see `Communication`.
+/// Communication: both all-to-alls, see CommunicationNetworks.
 class CostNetworks {
  public:
-  struct Communication {
-    Network forward;   // [output dims, relative start times] -> cost of each device
-    Network backward;  // [output dims] -> cost of each device
-  };
-
-  CostNetworks(Network table, Network set, std::map<int, Network> forward,
-               std::map<int, Network> backward);
+  CostNetworks(Network table, Network set, CommunicationNetworks communication);
 
   std::size_t features() const { return table_.inputs(); }
-  std::vector<int> device_counts() const;
 
-  /// Throws std::invalid_argument where there are no networks for so many devices.
-  const Communication& communication(int devices) const;
+  const CommunicationNetworks& communication() const { return communication_; }
 
   /// From the features of a shard to its encoding, before the last ReLU.
   const Network& table() const { return table_; }
@@ -42,7 +34,7 @@ class CostNetworks {
  private:
   Network table_;
   SetNetwork set_;
-  std::map<int, Communication> communication_;  // by number of devices
+  CommunicationNetworks communication_;
 };
 
 }  // namespace neuroshard

@@ -39,6 +39,14 @@ Network::Network(std::vector<AffineLayer> layers, std::vector<float> mean,
   }
 }
 
+std::size_t Network::multiply_adds() const {
+  std::size_t sum = 0;
+  for (const AffineLayer& layer : layers_) {
+    sum += layer.inputs() * layer.outputs();
+  }
+  return sum;
+}
+
 float* Network::evaluate(const float* input, Workspace& workspace, bool relu_at_end) const {
   if (workspace.front_.size() < buffer_size_) {
     workspace.front_.resize(buffer_size_);

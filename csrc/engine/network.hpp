@@ -26,6 +26,9 @@ class Network {
   std::size_t inputs() const { return layers_.front().inputs(); }
   std::size_t outputs() const { return layers_.back().outputs(); }
 
+  /// Of one evaluation.
+  std::size_t multiply_adds() const;
+
   /// As the constructor takes them.
   const std::vector<AffineLayer>& layers() const { return layers_; }
   const std::vector<float>& mean() const { return mean_; }

@@ -21,9 +21,9 @@ std::int64_t add_saturated(std::int64_t a, std::int64_t b) {  // neither is nega
 }  // namespace
 
 PlanCost::PlanCost(const CostNetworks& networks, int devices)
-    : networks_(networks.communication(devices)),
-      input_(2 * kLanes * static_cast<std::size_t>(devices)),
+    : communication_(CommunicationCosts::make(networks.communication(), devices)),
       busy_(kLanes * static_cast<std::size_t>(devices)),
+      starts_(kLanes * static_cast<std::size_t>(devices)),
       forward_(kLanes * static_cast<std::size_t>(devices)),
       backward_(kLanes * static_cast<std::size_t>(devices)) {}
 
@@ -31,8 +31,7 @@ PerLane<double> PlanCost::evaluate(const float* compute, const float* output_dim
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr auto kLargestFloat = static_cast<double>(std::numeric_limits<float>::max());
   const std::size_t size = busy_.size();  // i / kLanes is the device, i % kLanes the lane
-  std::copy_n(output_dims, size, input_.begin());
-  std::copy_n(networks_.backward.evaluate(input_.data(), workspace_), size, backward_.begin());
+  communication_->backward(output_dims, backward_.data());
 
   PerLane<double> first_start;
   first_start.fill(kInfinity);
@@ -47,9 +46,9 @@ PerLane<double> PlanCost::evaluate(const float* compute, const float* output_dim
     if (!(start <= kLargestFloat)) {  // too large for the forward network, or not a number
       cost[i % kLanes] = kInfinity;
     }
-    input_[size + i] = static_cast<float>(start <= kLargestFloat ? start : 0.0);
+    starts_[i] = static_cast<float>(start <= kLargestFloat ? start : 0.0);
   }
-  std::copy_n(networks_.forward.evaluate(input_.data(), workspace_), size, forward_.begin());
+  communication_->forward(output_dims, starts_.data(), forward_.data());
   for (std::size_t i = 0; i < size; ++i) {
     const double total = busy_[i] + static_cast<double>(forward_[i]);
     cost[i % kLanes] = std::isfinite(total) ? std::max(cost[i % kLanes], total) : kInfinity;

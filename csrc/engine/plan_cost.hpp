@@ -1,8 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "aligned.hpp"
+#include "communication.hpp"
 #include "cost_networks.hpp"
 #include "interrupt.hpp"
 #include "kernels/kernels.hpp"
@@ -26,10 +28,9 @@ class PlanCost {
   const AlignedVector<float>& backward() const { return backward_; }
 
  private:
-  const CostNetworks::Communication& networks_;
-  Network::Workspace workspace_;
-  AlignedVector<float> input_;  // [output dims of the devices, start times of the devices][kLanes]
-  AlignedVector<double> busy_;  // compute + backward, [devices][kLanes]
+  std::unique_ptr<CommunicationCosts> communication_;
+  AlignedVector<double> busy_;     // compute + backward, [devices][kLanes]
+  AlignedVector<float> starts_;    // [devices][kLanes]
   AlignedVector<float> forward_;   // [devices][kLanes]
   AlignedVector<float> backward_;  // [devices][kLanes]
 };
