@@ -8,6 +8,7 @@ each split appends one.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,25 @@ class Network:
     @property
     def outputs(self) -> int: ...
 
+class SharedCommunication:
+    """Communication networks that serve any number of devices; docs/cost-models.md has the features.
+
+    forward_device, backward_device: features of a device -> channels.
+    forward_head, backward_head: own channels, their maximum and their mean over the devices -> cost in ms.
+    devices_per_node: devices fill nodes in their order. batch_size: samples of all devices together.
+    """
+
+    def __init__(
+        self,
+        forward_device: Network,
+        forward_head: Network,
+        backward_device: Network,
+        backward_head: Network,
+        *,
+        devices_per_node: int,
+        batch_size: int,
+    ) -> None: ...
+
 class CostNetworks:
     """The cost networks of the method.
 
@@ -35,8 +55,10 @@ class CostNetworks:
     set: sum of the encodings on a device -> compute cost, one output.
     forward: by number of devices D: D dims and D relative start times -> D costs.
     backward: by the same numbers of devices D: D dims -> D costs.
+    communication: in place of forward and backward.
     """
 
+    @overload
     def __init__(
         self,
         table: Network,
@@ -44,13 +66,17 @@ class CostNetworks:
         forward: Mapping[int, Network],
         backward: Mapping[int, Network],
     ) -> None: ...
+    @overload
+    def __init__(
+        self, table: Network, set: Network, communication: SharedCommunication
+    ) -> None: ...
     @property
     def features(self) -> int:
         """Features of a table."""
 
     @property
-    def device_counts(self) -> list[int]:
-        """Numbers of devices that there are communication networks for, ascending."""
+    def device_counts(self) -> list[int] | None:
+        """Numbers of devices that there are communication networks for, ascending; None for any."""
 
 class Problem:
     """Unsplit tables, and identical devices that shall hold them."""
