@@ -20,7 +20,7 @@ import pytest
 
 from conftest import GOLDEN, GOLDEN_DEVICE_COUNTS
 from neuroshard_fast import _core
-from neuroshard_fast.features import DIM_COLUMN, PUBLISHED_FEATURES
+from neuroshard_fast.features import DIM_COLUMN, PUBLISHED_FEATURES, ShardFeatures
 
 TASKS = ("2_gpu", "4_gpu", "4_gpu_tight", "8_gpu", "16_gpu", "128_gpu")
 
@@ -84,8 +84,7 @@ def make_problem(
     )
     rows = np.array([config["row"] for config in configs], np.int64)
     return _core.Problem(
-        features=features,
-        dim_column=DIM_COLUMN,
+        **ShardFeatures.with_width(features, DIM_COLUMN)._asdict(),
         dims=np.array(dims, np.int64),
         output_width=np.ones(len(dims)),
         bytes_per_column=4 * rows,
@@ -251,10 +250,18 @@ def slow_networks() -> _core.CostNetworks:
 
 
 def problem_arguments(tables: int = 4, **changes: Any) -> dict[str, Any]:
-    """Arguments of a sound problem: tables of 16 columns of 10 bytes each, two devices."""
+    """Arguments of a sound problem: tables of 16 columns of 10 bytes each, two devices.
+
+    Other features than the three here do not depend on the width.
+    """
+    features = changes.get("features")
+    if isinstance(features, np.ndarray) and features.ndim == 2 and features.dtype.kind == "f":
+        width = {"features_per_column": np.zeros_like(features)}
+        changes = width | {"features_per_doubling": np.zeros(features.shape[1])} | changes
     return {
-        "features": np.linspace(0.0, 1.0, tables * 3).reshape(tables, 3),
-        "dim_column": 1,
+        "features": np.linspace(0.0, 1.0, tables * 3).reshape(tables, 3) * [1.0, 0.0, 1.0],
+        "features_per_column": np.tile([0.0, 1.0, 0.0], (tables, 1)),
+        "features_per_doubling": np.zeros(3),
         "dims": np.full(tables, 16),
         "output_width": np.ones(tables),
         "bytes_per_column": np.full(tables, 10),
@@ -421,8 +428,14 @@ def test_invalid_placements_are_refused(placement: list[list[int]], message: str
         ({"features": [[1.0], [2.0, 3.0]]}, "features must be an array of real numbers"),
         ({"features": None}, "features must be an array of real numbers"),
         ({"features": np.zeros((4, 3), np.longdouble)}, "features must be an array"),
-        ({"dim_column": 3}, "dim_column must lie between 0 and 2, got 3"),
-        ({"dim_column": -1}, "dim_column"),
+        ({"features_per_column": np.zeros((4, 2))}, "features_per_column must have the shape"),
+        ({"features_per_column": np.zeros(12)}, "features_per_column must have 2 dimension"),
+        (
+            {"features_per_column": np.full((4, 3), np.inf)},
+            r"features_per_column\[0\] must hold finite numbers|features_per_column must hold",
+        ),
+        ({"features_per_doubling": np.zeros(4)}, "features_per_doubling must have one entry"),
+        ({"features_per_doubling": [0.0, np.nan, 0.0]}, "features_per_doubling must hold finite"),
         ({"dims": [16, 16, 16, 6]}, r"dims\[3\] must be a multiple of 4, got 6"),
         ({"dims": [16, 0, 16, 16]}, r"dims\[1\]"),
         ({"dims": [16, -4, 16, 16]}, r"dims\[1\]"),
@@ -479,7 +492,7 @@ def test_arrays_of_any_layout_are_read_alike() -> None:
         tuple(_core.single_table_compute(small_networks(), _core.Problem(**arguments)))
         for layout in layouts
         for dim in dims
-        for arguments in [problem_arguments(features=layout, dims=dim)]
+        for arguments in [problem_arguments() | {"features": layout, "dims": dim}]
     }
     assert len(results) == 1
 
@@ -770,3 +783,25 @@ except KeyboardInterrupt:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_features_follow_the_width_of_a_shard() -> None:
+    """The compute cost is feature 0, and linear, so what a shard costs alone shows its features."""
+    networks = _core.CostNetworks(
+        _core.Network([(np.array([[1.0, 0.0]]), np.zeros(1))]),
+        _core.Network([(np.ones((1, 1)), np.zeros(1))]),
+        {2: _core.Network([(np.zeros((2, 4)), np.zeros(2))])},
+        {2: _core.Network([(np.zeros((2, 2)), np.zeros(2))])},
+    )
+    arguments = problem_arguments(1)
+    arguments |= {
+        "features": [[5.0, 0.0]],
+        "features_per_column": [[0.25, 0.0]],
+        "features_per_doubling": [3.0, 0.0],
+    }
+    problem = _core.Problem(**arguments)  # one table of 16 columns
+    whole = 5.0 + 0.25 * 16 + 3.0 * 4
+    half = 5.0 + 0.25 * 8 + 3.0 * 3
+    assert _core.single_table_compute(networks, problem).tolist() == [whole]
+    plan = _core.evaluate(networks, problem, [0], [[0], [1]])
+    assert plan.compute == [half, half]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from neuroshard_fast import _core
+from neuroshard_fast.features import ShardFeatures
 from reference_search import Layers, ReferenceSearch
 
 
@@ -26,8 +27,7 @@ def engine_arguments(reference: ReferenceSearch) -> tuple[_core.CostNetworks, _c
         {reference.devices: _core.Network(reference.backward)},
     )
     problem = _core.Problem(
-        features=reference.features,
-        dim_column=0,
+        **ShardFeatures.with_width(reference.features.astype(np.float32), 0)._asdict(),
         dims=reference.features[:, 0],
         output_width=np.array(reference.output_width),
         bytes_per_column=np.array(reference.bytes_per_column),

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from neuroshard_fast import _core
+from neuroshard_fast.features import ShardFeatures
 from reference_search import ReferenceSearch
 from test_engine import ALL_TASKS, golden_networks
 from test_engine_reference import engine_arguments, random_layers
@@ -106,7 +107,8 @@ def test_random_problems(layers: int, devices: int) -> None:
         total = int((widths * bytes_per_column + bytes_fixed).sum())
         problem = _core.Problem(
             features=random.normal(size=(tables, features)),
-            dim_column=int(random.integers(features)),
+            features_per_column=random.normal(size=(tables, features)),
+            features_per_doubling=random.normal(size=features),
             dims=widths,
             output_width=random.choice([random.uniform(0.0, 2.0, tables), np.ones(tables)]),
             bytes_per_column=bytes_per_column,
@@ -327,8 +329,7 @@ def test_every_table_costs_what_it_costs_alone() -> None:
     def costs(networks: _core.CostNetworks, rows: npt.NDArray[np.float64]) -> bytes:
         ones = np.ones(len(rows), int)
         problem = _core.Problem(
-            features=rows,
-            dim_column=0,
+            **ShardFeatures.with_width(rows.astype(np.float32), 0)._asdict(),
             dims=4 * ones,
             output_width=ones,
             bytes_per_column=ones,
@@ -371,8 +372,7 @@ def test_what_is_not_a_number_passes_no_relu(where: str, set_sizes: list[int]) -
         set_ = [(np.ones((size, 2)) * [1, -1], np.zeros(size)), *ones(size, *others)]
     networks = _core.CostNetworks(_core.Network(table), _core.Network(set_), {}, {})
     problem = _core.Problem(
-        features=np.full((3, 2), 10.0),
-        dim_column=0,
+        **ShardFeatures.with_width(np.full((3, 2), 10.0, np.float32), 0)._asdict(),
         dims=[8] * 3,
         output_width=[1] * 3,
         bytes_per_column=[1] * 3,

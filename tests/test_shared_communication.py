@@ -124,7 +124,8 @@ def problem(tables: int, devices: int) -> _core.Problem:
     generator = np.random.default_rng(tables)
     return _core.Problem(
         features=generator.normal(size=(tables, 3)),
-        dim_column=1,
+        features_per_column=np.tile([0.0, 1.0, 0.0], (tables, 1)),
+        features_per_doubling=np.zeros(3),
         dims=generator.choice([8, 16, 32, 64], tables),
         output_width=np.ones(tables),
         bytes_per_column=np.full(tables, 10),

@@ -185,11 +185,12 @@ CommunicationNetworks read_communication(Reader& reader) {
 void write_problem(Writer& writer, const Problem& problem) {
   const Problem::Tables& tables = problem.all_tables();
   writer.list(tables.features);
+  writer.list(tables.features_per_column);
+  writer.list(tables.features_per_doubling);
   writer.list(tables.widths);
   writer.list(tables.output_widths);
   writer.list(tables.bytes_per_column);
   writer.list(tables.bytes_fixed);
-  writer.number(static_cast<std::int64_t>(problem.dim_column()));
   writer.number(std::int64_t{problem.devices()});
   writer.number(problem.memory_bytes());
 }
@@ -197,14 +198,15 @@ void write_problem(Writer& writer, const Problem& problem) {
 Problem read_problem(Reader& reader) {
   Problem::Tables tables;
   tables.features = reader.list<float>();
+  tables.features_per_column = reader.list<float>();
+  tables.features_per_doubling = reader.list<float>();
   tables.widths = reader.list<std::int64_t>();
   tables.output_widths = reader.list<double>();
   tables.bytes_per_column = reader.list<std::int64_t>();
   tables.bytes_fixed = reader.list<std::int64_t>();
-  const auto dim_column = reader.number<std::int64_t>();
   const auto devices = reader.number<std::int64_t>();
   const auto memory_bytes = reader.number<std::int64_t>();
-  return {std::move(tables), dim_column, devices, memory_bytes};
+  return {std::move(tables), devices, memory_bytes};
 }
 
 void write_options(Writer& writer, const SearchOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -37,10 +38,16 @@ void check_range(std::int64_t value, const std::string& name, std::int64_t low, 
   }
 }
 
+void check_finite(std::span<const float> values, const std::string& name) {
+  if (!std::all_of(values.begin(), values.end(),
+                   [](float value) { return std::isfinite(value); })) {
+    throw std::invalid_argument(name + " must hold finite numbers");
+  }
+}
+
 }  // namespace
 
-Problem::Problem(Tables tables, std::int64_t dim_column, std::int64_t devices,
-                 std::int64_t memory_bytes)
+Problem::Problem(Tables tables, std::int64_t devices, std::int64_t memory_bytes)
     : tables_(std::move(tables)), memory_bytes_(memory_bytes) {
   const std::size_t count = tables_.widths.size();
   check_range(static_cast<std::int64_t>(count), "number of tables", 1, kMaxTables);
@@ -51,8 +58,15 @@ Problem::Problem(Tables tables, std::int64_t dim_column, std::int64_t devices,
   if (features_ == 0 || features_ * count != tables_.features.size()) {
     throw std::invalid_argument("features must have the shape [tables, features]");
   }
-  check_range(dim_column, "dim_column", 0, static_cast<std::int64_t>(features_) - 1);
-  dim_column_ = static_cast<std::size_t>(dim_column);
+  if (tables_.features_per_column.size() != tables_.features.size()) {
+    throw std::invalid_argument("features_per_column must have the shape of features");
+  }
+  if (tables_.features_per_doubling.size() != features_) {
+    throw std::invalid_argument("features_per_doubling must have one entry for each of the " +
+                                std::to_string(features_) + " features, it has " +
+                                std::to_string(tables_.features_per_doubling.size()));
+  }
+  check_finite(tables_.features_per_doubling, "features_per_doubling");
   check_range(devices, "devices", 1, kMaxDevices);
   devices_ = static_cast<int>(devices);
   check_range(memory_bytes, "memory_bytes", 0, kMaxBytes);
@@ -70,11 +84,10 @@ Problem::Problem(Tables tables, std::int64_t dim_column, std::int64_t devices,
 }
 
 void Problem::check_table(std::size_t table) const {
-  const auto first = tables_.features.begin() + static_cast<std::ptrdiff_t>(table * features_);
-  if (!std::all_of(first, first + static_cast<std::ptrdiff_t>(features_),
-                   [](float value) { return std::isfinite(value); })) {
-    throw std::invalid_argument(entry("features", table) + " must hold finite numbers");
-  }
+  check_finite(std::span(tables_.features).subspan(table * features_, features_),
+               entry("features", table));
+  check_finite(std::span(tables_.features_per_column).subspan(table * features_, features_),
+               entry("features_per_column", table));
   const std::int64_t width = tables_.widths[table];
   check_range(width, entry("dims", table), kColumns, kMaxWidth);
   if (width % kColumns != 0) {
@@ -93,9 +106,13 @@ void Problem::check_table(std::size_t table) const {
 }
 
 void Problem::shard_features(int table, std::int64_t width, std::span<float> output) const {
-  std::copy_n(tables_.features.begin() + static_cast<std::ptrdiff_t>(index(table) * features_),
-              features_, output.begin());
-  output[dim_column_] = static_cast<float>(width);
+  const auto columns = static_cast<float>(width);
+  const auto doublings = static_cast<float>(std::log2(static_cast<double>(width)));
+  for (std::size_t i = 0; i < features_; ++i) {
+    const std::size_t of_table = index(table) * features_ + i;
+    output[i] = tables_.features[of_table] + tables_.features_per_column[of_table] * columns +
+                tables_.features_per_doubling[i] * doublings;
+  }
 }
 
 }  // namespace neuroshard

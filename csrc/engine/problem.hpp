@@ -12,15 +12,19 @@ class Problem {
  public:
   /// One value for each table, as the user gives them; the constructor of Problem checks them.
   struct Tables {
+    // A shard of `width` columns has the features  features + features_per_column * width +
+    // features_per_doubling * log2(width).
     std::vector<float> features;                 // [tables][features], row by row
+    std::vector<float> features_per_column;      // likewise
+    std::vector<float> features_per_doubling;    // [features]
     std::vector<std::int64_t> widths;            // columns, a positive multiple of 4
     std::vector<double> output_widths;           // fp32 numbers sent for each column, at least 0
     std::vector<std::int64_t> bytes_per_column;  // at least 0
     std::vector<std::int64_t> bytes_fixed;       // at least 0, in every shard of the table
   };
 
-  /// `dim_column` is the feature that holds a shard's width. Throws std::invalid_argument.
-  Problem(Tables tables, std::int64_t dim_column, std::int64_t devices, std::int64_t memory_bytes);
+  /// Throws std::invalid_argument.
+  Problem(Tables tables, std::int64_t devices, std::int64_t memory_bytes);
 
   int tables() const { return static_cast<int>(tables_.widths.size()); }
   std::size_t features() const { return features_; }
@@ -28,7 +32,6 @@ class Problem {
 
   /// As the constructor takes them.
   const Tables& all_tables() const { return tables_; }
-  std::size_t dim_column() const { return dim_column_; }
 
   /// Memory cap of one device.
   std::int64_t memory_bytes() const { return memory_bytes_; }
@@ -58,7 +61,6 @@ class Problem {
 
   Tables tables_;
   std::size_t features_ = 0;  // features of one table
-  std::size_t dim_column_ = 0;
   int devices_ = 0;
   std::int64_t memory_bytes_;
   double total_output_dim_ = 0.0;

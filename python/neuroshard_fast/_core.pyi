@@ -84,7 +84,8 @@ class Problem:
     def __init__(
         self,
         features: npt.ArrayLike,
-        dim_column: int,
+        features_per_column: npt.ArrayLike,
+        features_per_doubling: npt.ArrayLike,
         dims: npt.ArrayLike,
         output_width: npt.ArrayLike,
         bytes_per_column: npt.ArrayLike,
@@ -92,7 +93,9 @@ class Problem:
         devices: int,
         memory_bytes: int,
     ) -> None:
-        """``features``: [tables, features]; in column ``dim_column`` the engine writes a shard's width.
+        """A shard of ``width`` columns has the features
+        ``features + features_per_column * width + features_per_doubling * log2(width)``:
+        ``features`` and ``features_per_column`` are [tables, features], the third is [features].
 
         The other arrays are [tables]: ``dims`` columns, a multiple of 4; ``output_width`` fp32 numbers sent
         for each column; memory of a shard is ``bytes_per_column * width + bytes_fixed``.

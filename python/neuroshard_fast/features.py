@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,25 @@ DIM_COLUMN = PUBLISHED_FEATURES.index("dim")
 
 OUTPUT_BYTES: dict[OutputDtype, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes of an element of the vectors that devices exchange."""
+
+
+class ShardFeatures(NamedTuple):
+    """Features of tables as functions of a shard's width ``w``, which planning varies:
+    ``features + features_per_column * w + features_per_doubling * log2(w)``.
+
+    features, features_per_column: [tables, features]; features_per_doubling: [features]. All fp32.
+    """
+
+    features: npt.NDArray[np.float32]
+    features_per_column: npt.NDArray[np.float32]
+    features_per_doubling: npt.NDArray[np.float32]
+
+    @classmethod
+    def with_width(cls, features: npt.NDArray[np.float32], column: int) -> ShardFeatures:
+        """``features``, but for ``column``, which is the width itself; else the width changes nothing."""
+        fixed, per_column = features.copy(), np.zeros_like(features)
+        fixed[:, column], per_column[:, column] = 0.0, 1.0
+        return cls(fixed, per_column, np.zeros(features.shape[1], np.float32))
 
 
 def compute_features(tables: TableSet, batch_size: int) -> npt.NDArray[np.float32]:

@@ -20,7 +20,12 @@ from neuroshard_fast.answers import Answer, Answers, question_key
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InfeasiblePlanError, InputError
-from neuroshard_fast.features import DIM_COLUMN, compute_features, output_width
+from neuroshard_fast.features import (
+    DIM_COLUMN,
+    ShardFeatures,
+    compute_features,
+    output_width,
+)
 from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.options import SearchOptions
 from neuroshard_fast.plan import DeviceLoad, Shard, ShardingPlan
@@ -150,10 +155,10 @@ class Planner:
         total = sum(m.of_width(t.embedding_dim) for m, t in zip(memory, tables, strict=True))
         if total > _MAX_TOTAL_BYTES:
             raise InputError(f"tables: {format_bytes(total)} in all is beyond what can be planned")
+        features = ShardFeatures.with_width(compute_features(tables, batch_size), DIM_COLUMN)
         with _engine_refusals():
             return _core.Problem(
-                features=compute_features(tables, batch_size),
-                dim_column=DIM_COLUMN,
+                **features._asdict(),
                 dims=np.array([table.embedding_dim for table in tables], np.int64),
                 output_width=np.array([output_width(table) for table in tables]),
                 bytes_per_column=np.array([m.per_column for m in memory], np.int64),
