@@ -63,6 +63,7 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     warmup, iterations: untimed and timed iterations of a round, of which the median is taken.
     rounds: rounds of a measurement, some time apart; its cost is the median of theirs.
     world_size: devices of an all-to-all; None for lookups.
+    sampling: which distribution all-to-alls are drawn from, ``profile.sampling.ALL_TO_ALLS``.
     memory_bytes: the most that the tables of a sample take; None for communication.
     data_type, optimizer: of the tables, several joined by a comma; empty for communication.
     versions: of the libraries measured.
@@ -79,6 +80,7 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     iterations: int
     rounds: int = 1
     world_size: int | None = None
+    sampling: int = 1
     memory_bytes: int | None = None
     data_type: str = ""
     optimizer: str = ""
@@ -100,6 +102,7 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         whole_number(self.rounds, "rounds", low=1, high=10**9)
         if self.world_size is not None:
             whole_number(self.world_size, "world_size", low=2, high=MAX_DEVICES)
+        whole_number(self.sampling, "sampling", low=1, high=10**9)
         if self.memory_bytes is not None:
             whole_number(self.memory_bytes, "memory_bytes", low=1, high=MAX_MEMORY_BYTES)
         for field in ("data_type", "optimizer"):

@@ -31,7 +31,7 @@ from neuroshard_fast.profile.log import (
     fill,
     start_folder,
 )
-from neuroshard_fast.profile.sampling import AllToAll, draw_all_to_all
+from neuroshard_fast.profile.sampling import ALL_TO_ALLS, AllToAll, draw_all_to_all
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,12 @@ def profile_communication(
     whole_number(seed, "seed", low=0, high=MAX_SEED)
     whole_number(rounds, "rounds", low=1, high=MAX_ROUNDS)
     path = Path(folder) / communication_folder(devices)
-    settings = {"batch_size": batch_size, "seed": seed, "world_size": devices}
+    settings = {
+        "batch_size": batch_size,
+        "seed": seed,
+        "world_size": devices,
+        "sampling": ALL_TO_ALLS,
+    }
     if hardware is not None:
         from neuroshard_fast.profile.simulated import SimulatedCommunication
 

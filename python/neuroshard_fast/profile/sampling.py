@@ -5,11 +5,14 @@ Source of the distributions: the published NeuroShard benchmark (arXiv:2305.0186
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.memory import shard_memory
@@ -66,21 +69,48 @@ class ComputeSampler:
         return tuple(chosen)
 
 
+ALL_TO_ALLS = 2
+"""Which distribution :func:`draw_all_to_all` draws from. 1, of earlier versions, was the published one:
+starts in whole ms, and nothing like a finished plan."""
+
+_PLANNED_DIMS = tuple(range(4, 257, 4))
+_MOST_PLANNED_TABLES = 16  # for each device, of a sample that is like a plan
+_STARTS_DIGITS = 6  # of a start in ms: what data.txt holds
+
+
 @dataclass(frozen=True)
 class AllToAll:
     """An all-to-all to measure: columns of each device, and how long after the first it starts."""
 
     dims: tuple[int, ...]
-    starts_ms: tuple[int, ...]
+    starts_ms: tuple[float, ...]
 
 
 def draw_all_to_all(world_size: int, seed: int, sample: int) -> AllToAll:
-    """A sample of any imbalance from none to strong.
+    """A sample of any imbalance from none to strong, or, half of the time, one like a finished plan.
 
-    10 to 59 tables (times a quarter of the devices beyond four) are placed one after the other on
-    the device with the fewest columns, or, with a probability drawn for the sample, on any device.
+    Any imbalance: 10 to 59 tables (times a quarter of the devices beyond four) are placed one after the
+    other on the device with the fewest columns, or, with a probability drawn for the sample, on any
+    device. Starts spread evenly below 1 to 19 ms. As published, but that starts are continuous.
+
+    Like a plan: up to 16 tables a device are placed, widest first, on the device with the fewest
+    columns; up to a tenth of them on any device. Now and then their dims are any multiples of 4 up to
+    256. Starts spread evenly below 0.01 to 2 ms.
     """
     generator = np.random.default_rng([seed, sample])
+    if generator.random() < 0.5:
+        sums = published_dims(generator, world_size)
+        bound = float(generator.integers(1, 20))
+    else:
+        sums = _planned_dims(generator, world_size)
+        bound = _log_uniform(generator, 0.01, 2.0)
+    starts = generator.uniform(0.0, bound, size=world_size)
+    starts = (starts - starts.min()).round(_STARTS_DIGITS)
+    return AllToAll(tuple(map(int, sums)), tuple(map(float, starts)))
+
+
+def published_dims(generator: np.random.Generator, world_size: int) -> npt.NDArray[np.int64]:
+    """Columns of each device, of any imbalance, as published."""
     tables = int(generator.integers(10, 60)) * max(1, world_size // 4)
     dims = generator.choice(AUGMENTED_DIMS, size=tables)
     random_share = generator.random()
@@ -89,7 +119,26 @@ def draw_all_to_all(world_size: int, seed: int, sample: int) -> AllToAll:
     anyone = generator.integers(0, world_size, size=tables)
     for dim, random, device in zip(dims, anywhere, anyone, strict=True):
         sums[device if random else sums.argmin()] += dim
-    bound = int(generator.integers(1, 20))
-    starts = generator.integers(0, bound, size=world_size)
-    starts -= starts.min()
-    return AllToAll(tuple(map(int, sums)), tuple(map(int, starts)))
+    return sums
+
+
+def _planned_dims(generator: np.random.Generator, world_size: int) -> npt.NDArray[np.int64]:
+    """Columns of each device, nearly balanced."""
+    tables = round(world_size * _log_uniform(generator, 1.0, _MOST_PLANNED_TABLES))
+    pool = _PLANNED_DIMS if generator.random() < 0.5 else AUGMENTED_DIMS
+    dims = generator.choice(pool, size=tables)
+    anywhere = generator.random(tables) < generator.uniform(0.0, 0.1)
+    sums = np.zeros(world_size, np.int64)
+    np.add.at(sums, generator.integers(0, world_size, size=anywhere.sum()), dims[anywhere])
+    least = [(int(columns), device) for device, columns in enumerate(sums)]
+    heapq.heapify(least)
+    for dim in np.sort(dims[~anywhere])[::-1]:
+        columns, device = least[0]
+        heapq.heapreplace(least, (columns + int(dim), device))
+    for columns, device in least:
+        sums[device] = columns
+    return sums
+
+
+def _log_uniform(generator: np.random.Generator, low: float, high: float) -> float:
+    return math.exp(generator.uniform(math.log(low), math.log(high)))
