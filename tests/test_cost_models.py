@@ -45,6 +45,24 @@ def tiny_tensors(device_counts: tuple[int, ...] = (2, 4)) -> dict[str, np.ndarra
     return tensors
 
 
+SHARED_INFO = msgspec.structs.replace(INFO, devices_per_node=4)
+
+
+def shared_tensors() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    tensors = tiny_tensors(())
+    for direction, features in (("forward", 8), ("backward", 7)):
+        network = f"{direction}.shared"
+        tensors[f"{network}.feature_mean"] = np.zeros(features, np.float32)
+        tensors[f"{network}.feature_std"] = np.ones(features, np.float32)
+        for part, sizes in (("device", [features, 6, 3]), ("head", [9, 5, 1])):
+            for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+                weight = generator.standard_normal((outputs, inputs)).astype(np.float32)
+                tensors[f"{network}.{part}.{layer}.weight"] = weight
+                tensors[f"{network}.{part}.{layer}.bias"] = np.zeros(outputs, np.float32)
+    return tensors
+
+
 def write(
     path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
 ) -> Path:
@@ -348,3 +366,65 @@ def test_what_is_no_information_or_no_tensors_is_an_input_error(
 ) -> None:
     with pytest.raises(InputError, match=message):
         CostModels(info, tensors)
+
+
+def test_shared_communication_networks_serve_any_device_count(tmp_path: Path) -> None:
+    CostModels(SHARED_INFO, shared_tensors()).save(tmp_path / "shared.safetensors")
+    loaded = CostModels.load(tmp_path / "shared.safetensors")
+    assert loaded.is_shared
+    assert loaded.info.devices_per_node == 4
+    for devices in (2, 3, 512):
+        loaded.require_device_count(devices)
+    with pytest.raises(InputError, match=r"for 1 devices; device counts they have: 2 to 65,536"):
+        loaded.require_device_count(1)
+    assert [weight.shape for weight, _ in loaded.layers("forward.shared.head")] == [(5, 9), (1, 5)]
+
+
+def test_one_file_has_one_kind_of_communication_networks() -> None:
+    with pytest.raises(InputError, match="shared communication networks and others for 2 devices"):
+        CostModels(SHARED_INFO, {**shared_tensors(), **tiny_tensors()})
+
+
+def test_devices_per_node_goes_with_shared_networks() -> None:
+    with pytest.raises(InputError, match="devices_per_node is missing"):
+        CostModels(INFO, shared_tensors())
+    with pytest.raises(InputError, match="devices_per_node is given, but"):
+        CostModels(SHARED_INFO, tiny_tensors())
+    with pytest.raises(InputError, match="devices_per_node must lie between"):
+        msgspec.structs.replace(SHARED_INFO, devices_per_node=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("backward.shared.head.1.bias", None, "tensor backward.shared.head.1.bias is missing"),
+        ("forward.shared.feature_mean", None, "tensor forward.shared.feature_mean is missing"),
+        (
+            "forward.shared.feature_std",
+            np.zeros(8, np.float32),
+            "tensor forward.shared.feature_std must be positive",
+        ),
+        (
+            "forward.shared.device.0.weight",
+            np.ones((6, 7), np.float32),
+            r"forward.shared.device.0.weight must have shape \[outputs, 8\]",
+        ),
+        (
+            "forward.shared.head.0.weight",
+            np.ones((5, 6), np.float32),
+            r"forward.shared.head.0.weight must have shape \[outputs, 9\]",
+        ),
+        ("forward.shared.0.weight", np.ones((1, 1), np.float32), "does not belong"),
+        ("forward.shared.other.0.weight", np.ones((1, 1), np.float32), "does not belong"),
+    ],
+)
+def test_unsound_shared_networks_are_refused(
+    name: str, array: np.ndarray | None, message: str
+) -> None:
+    tensors = shared_tensors()
+    if array is None:
+        del tensors[name]
+    else:
+        tensors[name] = array
+    with pytest.raises(InputError, match=message):
+        CostModels(SHARED_INFO, tensors)

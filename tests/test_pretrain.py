@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -25,9 +26,7 @@ from neuroshard_fast.pretrain.card import render_card
 torch = pytest.importorskip("torch")
 Floats = npt.NDArray[np.floating[Any]]
 
-QUICK = PretrainOptions(
-    epochs=3, table_sizes=(8, 4), set_sizes=(4,), communication_sizes=(8, 8), minibatch_size=32
-)
+QUICK = PretrainOptions(epochs=3, table_sizes=(8, 4), set_sizes=(4,), minibatch_size=32)
 
 
 def predict_mlp(models: CostModels, network: str, inputs: Floats, *, relu_at_end: bool) -> Floats:
@@ -53,6 +52,62 @@ def predict_compute(models: CostModels, features: Floats, samples: list[tuple[in
     return predict_mlp(models, "compute.set", sums, relu_at_end=False)[:, 0]
 
 
+def predict_shared(
+    models: CostModels, direction: str, dims: Floats, starts: Floats | None
+) -> Floats:
+    """What shared communication networks say, by docs/cost-models.md, device by device."""
+    network = f"{direction}.shared"
+    per_node = models.info.devices_per_node
+    assert per_node is not None
+    devices = dims.shape[1]
+    node = [device // per_node for device in range(devices)]
+    mb = models.info.batch_size * 4 / devices / 1e6
+    inputs = []
+    for device in range(devices):
+        peers = [other for other in range(devices) if node[other] == node[device]]
+        own, in_node = dims[:, device], dims[:, peers].sum(axis=1)
+        features = [
+            mb * own * (len(peers) - 1),
+            mb * own * (devices - len(peers)),
+            mb * (in_node - own),
+            mb * (dims.sum(axis=1) - in_node),
+            np.full(len(dims), len(peers) - 1.0),
+            np.full(len(dims), float(devices - len(peers))),
+            np.full(len(dims), math.log2(devices)),
+        ]
+        if starts is not None:
+            features.append(starts.max(axis=1) - starts[:, device])
+        inputs.append(np.stack(features, axis=1))
+    encoded = predict_mlp(
+        models,
+        f"{network}.device",
+        standardised(models, network, np.stack(inputs, axis=1)),
+        relu_at_end=False,
+    )
+    across = np.concatenate([encoded.max(axis=1), encoded.mean(axis=1)], axis=1)
+    return np.stack(
+        [
+            predict_mlp(
+                models,
+                f"{network}.head",
+                np.concatenate([encoded[:, device], across], axis=1),
+                relu_at_end=False,
+            )[:, 0]
+            for device in range(devices)
+        ],
+        axis=1,
+    )
+
+
+def golden_costs(direction: str, dims: Floats, starts: Floats) -> Floats:
+    """The formula of the golden labels."""
+    devices = dims.shape[1]
+    base = 0.1 + 65536 * 4 * dims * (devices - 1) / devices / 1e11 * 250
+    backward = 0.7 * base.max(axis=1, keepdims=True) + 0.3 * base
+    waits = starts.max(axis=1, keepdims=True) - starts
+    return np.asarray(backward + (0.9 * waits if direction == "forward" else 0.0))
+
+
 def predict_communication(models: CostModels, network: str, inputs: Sequence[Floats]) -> Floats:
     values = standardised(models, network, np.concatenate(inputs, axis=1))
     return predict_mlp(models, network, values, relu_at_end=False)
@@ -75,7 +130,8 @@ def golden_data(golden: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(golden_data: Path) -> CostModels:
-    return pretrain(golden_data, "golden", PretrainOptions(epochs=150), progress=False)
+    options = PretrainOptions(epochs=150, communication="per-count")
+    return pretrain(golden_data, "golden", options, progress=False)
 
 
 @pytest.fixture
@@ -179,6 +235,143 @@ def test_renumbering_keeps_the_devices_of_a_node_together() -> None:
     assert not (renumbered.numpy() == costs).all()
 
 
+@pytest.fixture(scope="module")
+def several_counts(golden_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Golden labels of 2, 4 and 16 devices, and few compute samples."""
+    from neuroshard_fast.profile.sampling import draw_all_to_all
+    from neuroshard_fast.published import write_communication_samples
+
+    folder = tmp_path_factory.mktemp("several")
+    (folder / "compute").mkdir()
+    shutil.copy(golden_data / "compute/table_configs.json", folder / "compute")
+    lines = (golden_data / "compute/data.txt").read_text().splitlines(keepends=True)
+    (folder / "compute/data.txt").write_text("".join(lines[:40]))
+    for devices in (2, 4, 16):
+        drawn = [draw_all_to_all(devices, 0, sample) for sample in range(600)]
+        dims = np.array([x.dims for x in drawn], float)
+        starts = np.array([x.starts_ms for x in drawn])
+        costs = [golden_costs(way, dims, starts).tolist() for way in ("forward", "backward")]
+        (folder / f"comm_{devices}").mkdir()
+        write_communication_samples(
+            folder / f"comm_{devices}/data.txt",
+            list(zip(dims.tolist(), starts.tolist(), *costs, strict=True)),
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared(several_counts: Path) -> CostModels:
+    options = PretrainOptions(epochs=300, devices_per_node=512)
+    return pretrain(several_counts, "shared", options, progress=False)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("devices", [2, 3, 4, 8, 12, 16])
+def test_shared_networks_know_device_counts_that_they_never_saw(
+    shared: CostModels, direction: str, devices: int
+) -> None:
+    from neuroshard_fast.profile.sampling import draw_all_to_all
+
+    drawn = [draw_all_to_all(devices, 1, sample) for sample in range(300)]
+    dims = np.array([x.dims for x in drawn], float)
+    starts = np.array([x.starts_ms for x in drawn])
+    inputs = starts if direction == "forward" else None
+    costs = golden_costs(direction, dims, starts)
+    predicted = predict_shared(shared, direction, dims, inputs)
+    print(f"{direction}, {devices} devices: MAPE {mape(predicted, costs):.2%}", end=", ")
+    assert mape(predicted, costs) < 0.02
+    near = starts * (0.05 / starts.max())
+    costs = golden_costs(direction, dims, near)
+    predicted = predict_shared(shared, direction, dims, near if inputs is not None else None)
+    bias = float((predicted - costs).mean() / costs.mean())
+    print(f"near zero wait bias {bias:+.2%}")
+    assert abs(bias) < 0.02
+
+
+def test_shared_networks_do_not_know_how_devices_are_numbered(shared: CostModels) -> None:
+    generator = np.random.default_rng(0)
+    dims = generator.integers(1, 500, size=(50, 7)) * 4.0
+    starts = generator.uniform(0.0, 5.0, size=(50, 7))
+    order = generator.permutation(7)
+    predicted = predict_shared(shared, "forward", dims, starts)
+    renumbered = predict_shared(shared, "forward", dims[:, order], starts[:, order])
+    np.testing.assert_allclose(renumbered, predicted[:, order], rtol=1e-4)
+
+
+def test_errors_of_shared_networks_are_reported_for_each_device_count(
+    shared: CostModels, several_counts: Path
+) -> None:
+    errors = [error for error in shared.info.errors if error.network != "compute"]
+    assert [(error.network, error.devices) for error in errors] == [
+        (network, devices)
+        for network in ("forward.shared", "backward.shared")
+        for devices in (2, 4, 16)
+    ]
+    data = read_communication(several_counts / "comm_4")
+    test = held_out_samples(len(data.dims), seed=0)
+    predicted = predict_shared(shared, "forward", data.dims[test], data.starts[test])
+    assert errors[1].samples == len(test)
+    assert errors[1].mape == pytest.approx(mape(predicted, data.forward[test]), rel=1e-3)
+    card = render_card(shared)
+    assert "Device counts: any (trained on 2, 4, 16; nodes of 512)" in card
+    assert re.search(r"\| forward\.shared +\| 16 +\|", card)
+    assert "forward.shared.head: layers 24 → 32 → 1" in card
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_features_of_devices_know_nodes_of_any_size(starts: bool) -> None:
+    from neuroshard_fast.pretrain.shared_communication import communication_features
+
+    dims = np.array([[8.0, 16.0, 24.0, 4.0, 12.0]])
+    waits = np.array([[0.0, 2.0, 1.0, 0.0, 0.5]])
+    features = communication_features(dims, waits if starts else None, 1_250_000, 3)
+    # 1,250,000 samples of 4 bytes: 1 MB a column and peer.
+    expected = [
+        [16.0, 16.0, 40.0, 16.0, 2.0, 2.0, math.log2(5), 2.0],
+        [32.0, 32.0, 32.0, 16.0, 2.0, 2.0, math.log2(5), 0.0],
+        [48.0, 48.0, 24.0, 16.0, 2.0, 2.0, math.log2(5), 1.0],
+        [4.0, 12.0, 12.0, 48.0, 1.0, 3.0, math.log2(5), 2.0],
+        [12.0, 36.0, 4.0, 48.0, 1.0, 3.0, math.log2(5), 1.5],
+    ]
+    wanted = np.array(expected)[:, : 8 if starts else 7]
+    np.testing.assert_allclose(features[0], wanted, rtol=1e-6)
+
+
+def test_what_never_varied_in_training_has_no_effect(shared: CostModels) -> None:
+    weight = shared.layers("forward.shared.device")[0][0]
+    outside = [1, 3, 5]  # sent to, received from, and number of, devices of other nodes
+    assert not weight[:, outside].any()
+    assert (shared.tensors["forward.shared.feature_std"][outside] == 1).all()
+    assert weight[:, [0, 2, 4, 6, 7]].any(axis=0).all()
+
+
+def test_minibatches_hold_samples_of_one_device_count_and_every_sample_once() -> None:
+    from neuroshard_fast.pretrain.training import Split, fit
+
+    seen: list[list[int]] = []
+
+    class Recording(Drifting):
+        def batch(self, samples: Any, generator: Any) -> tuple[Any, Any]:
+            if generator is not None:
+                seen.append(samples.tolist())
+            return super().batch(samples, generator)
+
+    splits = [Split.random(50, 0), Split.random(30, 0, first=50)]
+    fit(
+        Recording(best=9),
+        splits,
+        PretrainOptions(epochs=1),
+        minibatch_size=7,
+        weight_decay=0.0,
+        label="recording",
+        progress=False,
+    )
+    assert all(len({sample < 50 for sample in batch}) == 1 for batch in seen)
+    wanted = sorted(int(sample) for split in splits for sample in split.training)
+    assert sorted(sample for batch in seen for sample in batch) == wanted
+    assert [batch[0] < 50 for batch in seen] != sorted((b[0] < 50 for b in seen), reverse=True)
+
+
 def test_same_seed_gives_the_same_networks_and_another_seed_others(small_data: Path) -> None:
     first, again = (pretrain(small_data, "a", QUICK, progress=False) for _ in range(2))
     other = pretrain(
@@ -229,9 +422,17 @@ def test_training_stops_after_patience_and_keeps_the_best_epoch() -> None:
     from neuroshard_fast.pretrain.training import Split, fit
 
     regression = Drifting(best=4)
-    options = PretrainOptions(epochs=100, patience=5, minibatch_size=100)
+    options = PretrainOptions(epochs=100, patience=5)
     split = Split.random(100, 0)
-    fit(regression, split, options, weight_decay=0.0, label="drifting", progress=False)
+    fit(
+        regression,
+        [split],
+        options,
+        minibatch_size=100,
+        weight_decay=0.0,
+        label="drifting",
+        progress=False,
+    )
     assert regression.epochs == 9
     assert regression.network.weight.item() == regression.weights[3]
 
@@ -245,12 +446,13 @@ def test_an_error_that_is_not_finite_ends_training_though_there_was_a_best_epoch
             return predicted * (math.nan if self.epochs >= 3 else 1.0), costs
 
     regression = Diverging(best=9)
-    options = PretrainOptions(epochs=100, minibatch_size=100)
+    options = PretrainOptions(epochs=100)
     with pytest.raises(InputError, match=r"drifting: training diverged: .* after epoch 3;"):
         fit(
             regression,
-            Split.random(100, 0),
+            [Split.random(100, 0)],
             options,
+            minibatch_size=100,
             weight_decay=0.0,
             label="drifting",
             progress=False,
@@ -322,9 +524,17 @@ def test_the_learning_rate_rises_to_its_peak_and_falls(
             return super().step(closure)
 
     monkeypatch.setattr(torch.optim, "AdamW", Recording)
-    options = PretrainOptions(epochs=epochs, minibatch_size=100, learning_rate=0.01)
+    options = PretrainOptions(epochs=epochs, learning_rate=0.01)
     split = Split.random(samples, 0)
-    fit(Drifting(best=9), split, options, weight_decay=0.0, label="rates", progress=False)
+    fit(
+        Drifting(best=9),
+        [split],
+        options,
+        minibatch_size=100,
+        weight_decay=0.0,
+        label="rates",
+        progress=False,
+    )
     assert len(rates) == epochs * -(-samples * 8 // 10 // 100)
     peak = rates.index(max(rates))
     assert max(rates) == pytest.approx(0.01)
@@ -472,6 +682,7 @@ def test_pretrain_command_writes_a_file_and_prints_its_errors(
 ) -> None:
     output = tmp_path / "mine.safetensors"
     options = ["--epochs", "2", "--table-sizes", "8,4", "--communication-sizes", "8"]
+    options += ["--communication", "per-count"]
     assert main(["pretrain", str(small_data), "-o", str(output), *options]) == 0
     models = CostModels.load(str(output))
     assert models.info.name == "mine"
@@ -546,7 +757,7 @@ def test_models_command_prints_the_card_of_a_file(
     card = capsys.readouterr().out
     assert "# Cost models mine" in card
     assert "**Simulated**" in card
-    assert "Device counts: 4" in card
+    assert "Device counts: any (trained on 4; nodes of 8)" in card
     assert "neuroshard pretrain data -o mine.safetensors" in card
 
 

@@ -1,11 +1,13 @@
 """Pre-trained cost networks and where they come from, in one safetensors file.
 
-A file holds the compute network and, for each device count it knows, a forward and a backward
-communication network. Tensors, all fp32:
+A file holds the compute network and either, for each device count it knows, a forward and a backward
+communication network, or one pair of *shared* ones for any number of devices. Tensors, all fp32:
 
 - ``compute.table.K.weight|bias``, ``compute.set.K.weight|bias``,
   ``compute.feature_mean|feature_std``
 - ``forward.D.K.weight|bias``, ``forward.D.feature_mean|feature_std``, the same for ``backward.D``
+- or ``forward.shared.device.K.weight|bias``, ``forward.shared.head.K.weight|bias``,
+  ``forward.shared.feature_mean|feature_std``, the same for ``backward.shared``
 
 with ``K`` the layer, counted from 0, and ``D`` the device count. The metadata entry ``neuroshard``
 is :class:`CostModelsInfo` as JSON. Reading a file needs no torch.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,12 +54,13 @@ PUBLISHED_BATCH_SIZE = 65536
 
 _MAX_COUNT = 10**9
 _SHIPPED_FOLDER = Path(__file__).parent / "models"
+_SHARED_FEATURES = {"forward": 8, "backward": 7}
 _LAYER_NAME = re.compile(
-    r"(compute\.table|compute\.set|(?:forward|backward)\.[1-9][0-9]{0,4})"
+    r"(compute\.table|compute\.set|(?:forward|backward)\.(?:[1-9][0-9]{0,4}|shared\.(?:device|head)))"
     r"\.(0|[1-9][0-9]{0,4})\.(weight|bias)"
 )
 _STATISTICS_NAME = re.compile(
-    r"(compute|(?:forward|backward)\.[1-9][0-9]{0,4})\.feature_(mean|std)"
+    r"(compute|(?:forward|backward)\.(?:[1-9][0-9]{0,4}|shared))\.feature_(mean|std)"
 )
 
 
@@ -124,7 +127,8 @@ class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class HeldOutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far the predictions of one network are off on samples it was not trained on.
 
-    network: "compute", "forward.D" or "backward.D".
+    network: "compute", "forward.D", "backward.D", "forward.shared" or "backward.shared".
+    devices: of the samples, for a network that serves any number of them; else None.
     held_out: "samples" (new combinations of tables known from training) or "tables" (samples made
         up only of tables never seen in training).
     samples: how many samples were compared.
@@ -136,6 +140,7 @@ class HeldOutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     network: str
+    devices: int | None = None
     held_out: Literal["samples", "tables"]
     samples: int
     mape: float
@@ -145,6 +150,8 @@ class HeldOutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         label(self.network, "network")
+        if self.devices is not None:
+            whole_number(self.devices, "devices", low=2, high=MAX_DEVICES)
         one_of(self.held_out, "held_out", ("samples", "tables"))
         whole_number(self.samples, "samples", low=1, high=_MAX_COUNT)
         for field, low, high in (
@@ -166,6 +173,8 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         checkpoints.
     hardware: what was measured or simulated, in words.
     batch_size: samples a step, of all devices together, that the costs hold for.
+    devices_per_node: devices joined by the fast links of a node, of shared communication networks; None
+        where there are none.
     feature_names: columns of the compute network's input.
     data, training, errors: provenance; empty for imported networks.
     """
@@ -175,6 +184,7 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     source: Source
     hardware: str
     batch_size: int
+    devices_per_node: int | None = None
     feature_names: tuple[str, ...] = PUBLISHED_FEATURES
     data: tuple[TrainingData, ...] = ()
     training: Training | None = None
@@ -185,6 +195,8 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         one_of(self.source, "source", get_args(Source))
         label(self.hardware, "hardware")
         whole_number(self.batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
+        if self.devices_per_node is not None:
+            whole_number(self.devices_per_node, "devices_per_node", low=1, high=MAX_DEVICES)
         if self.feature_names != PUBLISHED_FEATURES:
             raise InputError(
                 "feature_names must be the published compute features in the order in which they "
@@ -220,6 +232,12 @@ class CostModels:
                 f"tensors must be a mapping of arrays by name, got {shown(self.tensors)}"
             )
         _check_tensors(self.tensors)
+        if self.is_shared and self.info.devices_per_node is None:
+            raise InputError("devices_per_node is missing: shared communication networks need it")
+        if not self.is_shared and self.info.devices_per_node is not None:
+            raise InputError(
+                "devices_per_node is given, but there are no shared communication networks"
+            )
 
     @classmethod
     def load(cls, name_or_path: str | os.PathLike[str]) -> CostModels:
@@ -249,20 +267,31 @@ class CostModels:
         config.write_atomically(path, safetensors.numpy.save(tensors, metadata=metadata))
 
     @cached_property
-    def device_counts(self) -> tuple[int, ...]:
-        """The device counts that there are communication networks for, ascending."""
-        return _device_counts(self.tensors)
+    def is_shared(self) -> bool:
+        """Whether one pair of communication networks serves any number of devices."""
+        return _is_shared(self.tensors)
+
+    @cached_property
+    def device_counts(self) -> Sequence[int]:
+        """The device counts that the communication networks serve, ascending."""
+        return range(2, MAX_DEVICES + 1) if self.is_shared else _device_counts(self.tensors)
 
     @cached_property
     def networks(self) -> _core.CostNetworks:
         """The networks as the engine takes them."""
+        table = _core.Network(
+            self.layers("compute.table"),
+            self.tensors["compute.feature_mean"],
+            self.tensors["compute.feature_std"],
+        )
+        set_ = _core.Network(self.layers("compute.set"), None, None)
+        if self.info.devices_per_node is not None:
+            return _core.CostNetworks(
+                table, set_, self._shared_communication(self.info.devices_per_node)
+            )
         return _core.CostNetworks(
-            _core.Network(
-                self.layers("compute.table"),
-                self.tensors["compute.feature_mean"],
-                self.tensors["compute.feature_std"],
-            ),
-            _core.Network(self.layers("compute.set"), None, None),
+            table,
+            set_,
             {devices: self._communication("forward", devices) for devices in self.device_counts},
             {devices: self._communication("backward", devices) for devices in self.device_counts},
         )
@@ -270,7 +299,8 @@ class CostModels:
     def layers(self, network: str) -> Layers:
         """Weight [outputs, inputs] and bias [outputs] of each layer of ``network``.
 
-        ``network``: "compute.table", "compute.set", "forward.D" or "backward.D".
+        ``network``: "compute.table", "compute.set", "forward.D" or "backward.D", "forward.shared.device" or
+        "forward.shared.head" or those of "backward.shared".
         """
         layers: Layers = []
         while (weight := self.tensors.get(f"{network}.{len(layers)}.weight")) is not None:
@@ -280,7 +310,11 @@ class CostModels:
     def require_device_count(self, devices: int) -> None:
         """InputError where there are no communication networks for ``devices`` devices."""
         if devices not in self.device_counts:
-            known = ", ".join(map(str, self.device_counts)) or "none"
+            known = (
+                f"2 to {MAX_DEVICES:,}"
+                if self.is_shared
+                else ", ".join(map(str, self.device_counts)) or "none"
+            )
             raise InputError(
                 f"cost models {self.info.name!r} have no communication networks for {devices} "
                 f"devices; device counts they have: {known}"
@@ -300,6 +334,24 @@ class CostModels:
             self.layers(network),
             self.tensors[f"{network}.feature_mean"],
             self.tensors[f"{network}.feature_std"],
+        )
+
+    def _shared_communication(self, devices_per_node: int) -> _core.SharedCommunication:
+        networks = []
+        for direction in ("forward", "backward"):
+            network = f"{direction}.shared"
+            networks += [
+                _core.Network(
+                    self.layers(f"{network}.device"),
+                    self.tensors[f"{network}.feature_mean"],
+                    self.tensors[f"{network}.feature_std"],
+                ),
+                _core.Network(self.layers(f"{network}.head"), None, None),
+            ]
+        return _core.SharedCommunication(
+            *networks,
+            devices_per_node=devices_per_node,
+            batch_size=self.info.batch_size,
         )
 
 
@@ -370,9 +422,13 @@ def _check_name(name: str) -> None:
         raise InputError(f"tensor {shown(name)} does not belong in a file of cost models")
 
 
+def _is_shared(tensors: Mapping[str, F32]) -> bool:
+    return any(".shared." in name for name in tensors)
+
+
 def _device_counts(tensors: Mapping[str, F32]) -> tuple[int, ...]:
     parts = (name.split(".") for name in tensors)
-    return tuple(sorted({int(part[1]) for part in parts if part[0] in ("forward", "backward")}))
+    return tuple(sorted({int(part[1]) for part in parts if part[1].isdigit()}))
 
 
 def _check_tensors(tensors: Mapping[str, F32]) -> None:
@@ -388,6 +444,9 @@ def _check_tensors(tensors: Mapping[str, F32]) -> None:
     table = _check_layers(tensors, "compute.table", inputs=len(PUBLISHED_FEATURES))
     _check_statistics(tensors, "compute", len(PUBLISHED_FEATURES))
     _check_layers(tensors, "compute.set", inputs=table, outputs=1)
+    if _is_shared(tensors):
+        _check_shared(tensors)
+        return
     for devices in _device_counts(tensors):
         if not 2 <= devices <= MAX_DEVICES:
             raise InputError(f"device count {devices} must lie between 2 and {MAX_DEVICES}")
@@ -397,6 +456,19 @@ def _check_tensors(tensors: Mapping[str, F32]) -> None:
         ):
             _check_layers(tensors, network, inputs=inputs, outputs=devices)
             _check_statistics(tensors, network, inputs)
+
+
+def _check_shared(tensors: Mapping[str, F32]) -> None:
+    if counts := _device_counts(tensors):
+        raise InputError(
+            f"there are shared communication networks and others for {counts[0]} devices; a file "
+            "has one kind"
+        )
+    for direction, inputs in _SHARED_FEATURES.items():
+        network = f"{direction}.shared"
+        channels = _check_layers(tensors, f"{network}.device", inputs=inputs)
+        _check_statistics(tensors, network, inputs)
+        _check_layers(tensors, f"{network}.head", inputs=3 * channels, outputs=1)
 
 
 def _check_layers(

@@ -12,7 +12,9 @@ HELP = "train cost models on a folder of cost data"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    from neuroshard_fast.pretrain.options import PretrainOptions
+    from typing import get_args
+
+    from neuroshard_fast.pretrain.options import CommunicationKind, PretrainOptions
 
     defaults = PretrainOptions()
     parser.add_argument(
@@ -44,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples a training step",
     )
     parser.add_argument(
+        "--shared-minibatch-size",
+        type=int,
+        default=defaults.shared_minibatch_size,
+        help="the same for the shared communication network",
+    )
+    parser.add_argument(
         "--learning-rate", type=float, default=defaults.learning_rate, help="at its peak"
     )
     parser.add_argument(
@@ -61,10 +69,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--threads", type=int, default=defaults.threads, help="torch threads")
+    parser.add_argument(
+        "--communication",
+        choices=get_args(CommunicationKind),
+        default=defaults.communication,
+        help="one communication network for any number of devices, or one for each, as published",
+    )
     for option, what in (
         ("--table-sizes", "layers of the table network"),
         ("--set-sizes", "hidden layers of the network behind the sum"),
-        ("--communication-sizes", "hidden layers of the communication networks"),
+        ("--device-sizes", "layers that the shared communication network has for each device"),
+        ("--head-sizes", "hidden layers of the shared communication network behind them"),
+        (
+            "--communication-sizes",
+            "hidden layers of the communication networks of one device count",
+        ),
     ):
         default = getattr(defaults, option[2:].replace("-", "_"))
         parser.add_argument(

@@ -21,8 +21,12 @@ def held_out_error(
     predicted: Floats,
     measured: Floats,
     noise_floor: float | None,
+    *,
+    devices: int | None = None,
 ) -> HeldOutError:
     """Compare predicted and measured costs in ms, [samples] or [samples, devices].
+
+    devices: of the samples, where the network serves any number of them.
 
     InputError where a prediction is not finite.
     """
@@ -34,6 +38,7 @@ def held_out_error(
     kendall = float(kendalltau(predicted.ravel(), measured.ravel()).statistic)
     return HeldOutError(
         network=network,
+        devices=devices,
         held_out=held_out,
         samples=len(measured),
         mape=float(np.mean(np.abs(predicted - measured) / measured)),

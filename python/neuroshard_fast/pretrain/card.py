@@ -105,13 +105,27 @@ def errors_table(info: CostModelsInfo, style: str = "simple") -> str:
     """The errors on held-out data, a network and test set a line; ``style`` as in tabulate."""
     return _table(
         [_error_row(error) for error in info.errors],
-        ["network", "held out", "samples", "MAPE", "noise floor", "Kendall", "MSE (ms²)"],
+        [
+            "network",
+            "devices",
+            "held out",
+            "samples",
+            "MAPE",
+            "noise floor",
+            "Kendall",
+            "MSE (ms²)",
+        ],
         style,
     )
 
 
 def _networks(models: CostModels) -> list[str]:
     """The networks whose sizes a card names; those of all device counts are alike."""
+    if models.is_shared:
+        shared = [
+            f"{way}.shared.{part}" for way in ("forward", "backward") for part in ("device", "head")
+        ]
+        return ["compute.table", "compute.set", *shared]
     first = (
         [f"{way}.{models.device_counts[0]}" for way in ("forward", "backward")]
         if models.device_counts
@@ -126,6 +140,10 @@ def _sizes(models: CostModels, network: str) -> str:
 
 
 def _counts(models: CostModels) -> str:
+    if models.is_shared:
+        trained_on = sorted({error.devices for error in models.info.errors if error.devices})
+        known = f"trained on {', '.join(map(str, trained_on))}; " if trained_on else ""
+        return f"any ({known}nodes of {models.info.devices_per_node})"
     return ", ".join(map(str, models.device_counts)) or "none"
 
 
@@ -142,6 +160,7 @@ def _worst_error(info: CostModelsInfo, network: str) -> str:
 def _error_row(error: HeldOutError) -> list[str | int | None]:
     return [
         error.network,
+        error.devices,
         error.held_out,
         error.samples,
         f"{error.mape:.2%}",

@@ -84,11 +84,13 @@ class ComputeRegression:
         self.mean, self.std = _statistics(features.astype(np.float64))
         self.network = nn.ModuleDict(
             {
-                "table": _layers([features.shape[1], *options.table_sizes], relu_at_end=True),
-                "set": _layers([options.table_sizes[-1], *options.set_sizes, 1], relu_at_end=False),
+                "table": make_layers([features.shape[1], *options.table_sizes], relu_at_end=True),
+                "set": make_layers(
+                    [options.table_sizes[-1], *options.set_sizes, 1], relu_at_end=False
+                ),
             }
         )
-        self.cost_mean, self._cost_std = _cost_statistics(costs[training])
+        self.cost_mean, self._cost_std = cost_statistics(costs[training])
         varies = np.array([name not in ("dim", "pooling_factor") for name in PUBLISHED_FEATURES])
         self._zero = torch.from_numpy(self.mean / self.std)
         # No more than the spread of the feature itself, lest the nearly constant drown in it.
@@ -120,8 +122,8 @@ class ComputeRegression:
         return {
             "compute.feature_mean": self.mean,
             "compute.feature_std": self.std,
-            **_export("compute.table", self.network["table"]),
-            **_export("compute.set", self.network["set"], self.cost_mean, self._cost_std),
+            **export_layers("compute.table", self.network["table"]),
+            **export_layers("compute.set", self.network["set"], self.cost_mean, self._cost_std),
         }
 
     def _standardise(self, features: F32) -> Tensor:
@@ -163,10 +165,10 @@ class CommunicationRegression:
         self.mean = np.concatenate([mean.repeat(self.devices) for mean, _ in statistics])
         self.std = np.concatenate([std.repeat(self.devices) for _, std in statistics])
         width = len(inputs) * self.devices
-        self.network = _layers(
+        self.network = make_layers(
             [width, *options.communication_sizes, self.devices], relu_at_end=False
         )
-        self.cost_mean, self._cost_std = _cost_statistics(costs[training])
+        self.cost_mean, self._cost_std = cost_statistics(costs[training])
         values = np.concatenate(inputs, axis=1).astype(np.float32)
         self._inputs = torch.from_numpy((values - self.mean) / self.std)
         self._costs = torch.from_numpy(costs.astype(np.float32))
@@ -203,11 +205,11 @@ class CommunicationRegression:
         return {
             f"{self._name}.feature_mean": self.mean,
             f"{self._name}.feature_std": self.std,
-            **_export(self._name, self.network, self.cost_mean, self._cost_std),
+            **export_layers(self._name, self.network, self.cost_mean, self._cost_std),
         }
 
 
-def _layers(sizes: Sequence[int], *, relu_at_end: bool) -> nn.Sequential:
+def make_layers(sizes: Sequence[int], *, relu_at_end: bool) -> nn.Sequential:
     modules: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         modules += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -221,13 +223,13 @@ def _statistics(values: Floats) -> tuple[F32, F32]:
     return mean.astype(np.float32), std.astype(np.float32)
 
 
-def _cost_statistics(costs: Floats) -> tuple[float, float]:
+def cost_statistics(costs: Floats) -> tuple[float, float]:
     mean = float(costs.mean())
     # Costs that never vary leave the scale to the mean, so that steps keep a sensible size.
     return mean, float(costs.std()) or mean
 
 
-def _export(
+def export_layers(
     name: str, layers: nn.Module, cost_mean: float = 0.0, cost_std: float = 1.0
 ) -> dict[str, F32]:
     """Weights and biases of each layer; the last takes over the standardisation of the costs."""

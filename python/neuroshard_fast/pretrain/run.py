@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -56,8 +56,9 @@ def pretrain(
 ) -> CostModels:
     """Train cost networks on the cost data in ``folder``.
 
-    folder: holds ``compute`` and, for each device count D, ``comm_D``; perhaps ``compute_heldout``:
-        samples of tables that ``compute`` lacks, to report the error on unseen tables.
+    folder: holds ``compute`` and, for each device count D trained on, ``comm_D``; perhaps
+        ``compute_heldout``: samples of tables that ``compute`` lacks, to report the error on
+        unseen tables.
     name: of the cost models.
     progress: show a progress bar for each network.
 
@@ -93,13 +94,21 @@ def pretrain(
     errors: list[HeldOutError] = []
     with _torch(options):
         _train_compute(compute, held_out, options, tensors, errors, progress=progress)
-        for devices, samples in communication.items():
-            _train_communication(devices, samples, options, tensors, errors, progress=progress)
+        if options.communication == "per-count":
+            for devices, samples in communication.items():
+                _train_communication(devices, samples, options, tensors, errors, progress=progress)
+        elif communication:
+            _train_shared(communication, batch_size, options, tensors, errors, progress=progress)
     info = CostModelsInfo(
         name=name,
         source=source,
         hardware=hardware,
         batch_size=batch_size,
+        devices_per_node=(
+            options.devices_per_node
+            if communication and options.communication == "shared"
+            else None
+        ),
         data=tuple(data),
         training=Training(
             command=command,
@@ -131,8 +140,9 @@ def _train_compute(
     )
     fit(
         regression,
-        split,
+        [split],
         options,
+        minibatch_size=options.minibatch_size,
         weight_decay=options.weight_decay,
         label=_COMPUTE,
         progress=progress,
@@ -176,10 +186,80 @@ def _train_communication(
         (f"backward.{devices}", [samples.dims], samples.backward, samples.noise_floor_backward),
     ):
         regression = CommunicationRegression(network, inputs, costs, split.training, options)
-        fit(regression, split, options, weight_decay=0.0, label=network, progress=progress)
+        fit(
+            regression,
+            [split],
+            options,
+            minibatch_size=options.minibatch_size,
+            weight_decay=0.0,
+            label=network,
+            progress=progress,
+        )
         tensors |= regression.export()
         predicted = regression.predict(split.test)
         errors.append(held_out_error(network, "samples", predicted, costs[split.test], noise_floor))
+
+
+def _train_shared(
+    communication: Mapping[int, CommunicationData],
+    batch_size: int,
+    options: PretrainOptions,
+    tensors: dict[str, F32],
+    errors: list[HeldOutError],
+    *,
+    progress: bool,
+) -> None:
+    from neuroshard_fast.pretrain.accuracy import held_out_error
+    from neuroshard_fast.pretrain.shared_communication import (
+        AllToAlls,
+        SharedCommunicationRegression,
+    )
+    from neuroshard_fast.pretrain.training import Split, fit
+
+    splits: dict[int, Split] = {}
+    first = 0
+    for devices, part in communication.items():
+        splits[devices] = Split.random(len(part.dims), options.seed, first)
+        first += len(part.dims)
+    forward = {
+        devices: AllToAlls(part.dims, part.starts, part.forward)
+        for devices, part in communication.items()
+    }
+    backward = {
+        devices: AllToAlls(part.dims, None, part.backward)
+        for devices, part in communication.items()
+    }
+    for direction, samples in (("forward", forward), ("backward", backward)):
+        network = f"{direction}.shared"
+        regression = SharedCommunicationRegression(direction, samples, splits, batch_size, options)
+        fit(
+            regression,
+            list(splits.values()),
+            options,
+            minibatch_size=options.shared_minibatch_size,
+            weight_decay=0.0,
+            label=network,
+            progress=progress,
+        )
+        tensors |= regression.export()
+        first = 0
+        for devices, part in communication.items():
+            test = splits[devices].test
+            measured = samples[devices].costs[test - first]
+            first += len(part.dims)
+            noise_floor = (
+                part.noise_floor_forward if direction == "forward" else part.noise_floor_backward
+            )
+            errors.append(
+                held_out_error(
+                    network,
+                    "samples",
+                    regression.predict(test),
+                    measured,
+                    noise_floor,
+                    devices=devices,
+                )
+            )
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,23 +30,27 @@ class Split:
     test: Indices
 
     @classmethod
-    def random(cls, samples: int, seed: int) -> Split:
-        """Split ``samples`` samples at random."""
-        order = np.random.default_rng(seed).permutation(samples)
+    def random(cls, samples: int, seed: int, first: int = 0) -> Split:
+        """Split ``samples`` samples, numbered from ``first`` on, at random."""
+        order = first + np.random.default_rng(seed).permutation(samples)
         training, validation = samples * 8 // 10, samples * 9 // 10
         return cls(order[:training], order[training:validation], order[validation:])
 
 
 def fit(
     regression: Regression,
-    split: Split,
+    splits: Sequence[Split],
     options: PretrainOptions,
     *,
+    minibatch_size: int,
     weight_decay: float,
     label: str,
     progress: bool,
 ) -> None:
     """Train the network and leave it with the weights of its best validation epoch.
+
+    splits: samples of different ones do not share a minibatch, and of all the validation error is the
+        mean; an epoch takes all minibatches in a random order.
 
     Adam with decoupled weight decay; the learning rate rises evenly over the first 5% of the steps and
     then falls along a cosine.
@@ -53,12 +59,12 @@ def fit(
     until then is no trained network.
     """
     generator = torch.Generator().manual_seed(options.seed)
-    training = torch.from_numpy(split.training)
-    validation = torch.from_numpy(split.validation)
+    training = [torch.from_numpy(split.training) for split in splits]
+    validation = [torch.from_numpy(split.validation) for split in splits]
     optimizer = torch.optim.AdamW(
         regression.network.parameters(), lr=options.learning_rate, weight_decay=weight_decay
     )
-    steps = options.epochs * math.ceil(len(training) / options.minibatch_size)
+    steps = options.epochs * sum(math.ceil(len(samples) / minibatch_size) for samples in training)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
     mean_cost = regression.cost_mean
 
@@ -66,15 +72,17 @@ def fit(
     best_weights = copy.deepcopy(regression.network.state_dict())
     with progress_bar(options.epochs, label, unit="epoch", disable=not progress) as bar:
         for epoch in range(options.epochs):
-            order = training[torch.randperm(len(training), generator=generator)]
-            for samples in torch.split(order, options.minibatch_size):
+            for samples in _minibatches(training, minibatch_size, generator):
                 optimizer.zero_grad()
                 loss = _loss(*regression.batch(samples, generator), mean_cost)
                 torch.autograd.backward(loss)
                 optimizer.step()
                 schedule.step()
             with torch.no_grad():
-                error = float(_loss(*regression.batch(validation, None), mean_cost))
+                error = statistics.fmean(
+                    float(_loss(*regression.batch(samples, None), mean_cost))
+                    for samples in validation
+                )
             if not math.isfinite(error):
                 raise InputError(
                     f"{label}: training diverged: its error is not finite after epoch {epoch + 1}; "
@@ -89,6 +97,22 @@ def fit(
             if epoch - best_epoch >= options.patience:
                 break
     regression.network.load_state_dict(best_weights)
+
+
+def _minibatches(
+    training: Sequence[Tensor], size: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """All samples in minibatches of one part of ``training`` each, in a random order."""
+    minibatches = [
+        samples
+        for part in training
+        for samples in torch.split(part[torch.randperm(len(part), generator=generator)], size)
+    ]
+    if len(training) == 1:
+        yield from minibatches  # they are in a random order
+        return
+    for index in torch.randperm(len(minibatches), generator=generator).tolist():
+        yield minibatches[index]
 
 
 def _rate(step: int, steps: int) -> float:
