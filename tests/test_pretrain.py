@@ -17,11 +17,14 @@ import pytest
 
 from neuroshard_fast.checkpoint_import import import_checkpoints
 from neuroshard_fast.cli.main import main
+from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.cost_data import CostDataInfo, read_communication, read_compute
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
+from neuroshard_fast.planner import Planner
 from neuroshard_fast.pretrain import PretrainOptions, pretrain
 from neuroshard_fast.pretrain.card import render_card
+from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
 
 torch = pytest.importorskip("torch")
 Floats = npt.NDArray[np.floating[Any]]
@@ -296,6 +299,33 @@ def test_shared_networks_do_not_know_how_devices_are_numbered(shared: CostModels
     predicted = predict_shared(shared, "forward", dims, starts)
     renumbered = predict_shared(shared, "forward", dims[:, order], starts[:, order])
     np.testing.assert_allclose(renumbered, predicted[:, order], rtol=1e-4)
+
+
+@pytest.mark.parametrize("devices", [2, 6, 24])
+def test_plans_cost_what_shared_networks_say(shared: CostModels, devices: int) -> None:
+    tables = TableSet.of(
+        [
+            EmbeddingTable(
+                name=f"table {index}",
+                num_embeddings=1000 * (index + 1),
+                embedding_dim=64,
+                features=(Feature(name="feature", pooling_factor=2.0),),
+            )
+            for index in range(3 * devices)
+        ]
+    )
+    plan = Planner(shared).plan(tables, Cluster(world_size=devices, memory_bytes=2**34))
+    loads = plan.devices
+    dims = np.zeros((1, devices))
+    for shard in plan.shards:
+        dims[0, shard.device] += shard.width
+    busy = np.array([[load.compute_ms + load.backward_comm_ms for load in loads]])
+    for direction, costs, starts in (
+        ("backward", [load.backward_comm_ms for load in loads], None),
+        ("forward", [load.forward_comm_ms for load in loads], busy - busy.min()),
+    ):
+        predicted = predict_shared(shared, direction, dims, starts)[0]
+        np.testing.assert_allclose(predicted, costs, rtol=1e-4, atol=1e-4)
 
 
 def test_errors_of_shared_networks_are_reported_for_each_device_count(
