@@ -218,7 +218,8 @@ std::vector<GridSearch::Result> BeamSearch::run_grid_searches(
     std::span<const GridSearch::Shards> tasks) {
   std::vector<GridSearch::Result> results(tasks.size());
   std::atomic<std::size_t> next = 0;
-  workers_.run(tasks.size(), [&](std::size_t worker) {
+  // Also those who get none: before the first round that has some for all, they make their buffers.
+  workers_.run(workers_.count(), [&](std::size_t worker) {
     grid_search(worker).run(tasks, next, (tasks.size() + workers_.count() - 1) / workers_.count(),
                             results);
   });

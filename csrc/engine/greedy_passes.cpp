@@ -24,7 +24,15 @@ GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
       cost_(devices_ * kLanes),
       rounded_memory_(devices_ * kLanes),
       rounded_output_dims_(devices_ * kLanes),
-      nowhere_(networks.set().sums_size()) {}
+      nowhere_(networks.set().sums_size()) {
+  const std::span<const float> empty = networks_.set().empty_sums();
+  const auto tables = static_cast<std::size_t>(problem.tables());
+  for (Pass& pass : passes_) {
+    pass.loads.resize(std::min(2 * devices_, tables) + 1);
+    pass.sums.resize(pass.loads.size() * empty.size());
+    std::copy(empty.begin(), empty.end(), pass.sums.begin());
+  }
+}
 
 /// Makes entry `index` of the pass's loads what the device holds now.
 inline void GreedyPasses::show(std::size_t lane, int device, std::uint32_t index) {
@@ -56,12 +64,6 @@ void GreedyPasses::reset(std::size_t lane, std::span<const ShardCatalog::Kind> s
   pass.devices.resize(shards.size());
   pass.placed = 0;
   pass.last_load = 0;
-  if (pass.loads.empty()) {
-    const std::span<const float> empty = networks_.set().empty_sums();
-    pass.loads.resize(std::min(2 * devices_, shards.size()) + 1);
-    pass.sums.resize(pass.loads.size() * empty.size());
-    std::copy(empty.begin(), empty.end(), pass.sums.begin());
-  }
   for (int device = 0; std::cmp_less(device, devices_); ++device) {
     show(lane, device, 0);
   }
