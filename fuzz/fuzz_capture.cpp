@@ -2,13 +2,13 @@
 // libFuzzer where the compiler is clang, else with driver.cpp.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/capture.hpp"
+#include "engine/communication.hpp"
 #include "engine/interrupt.hpp"
 #include "engine/search.hpp"
 #include "fuzz.hpp"
@@ -53,18 +54,30 @@ Network network(const std::vector<std::size_t>& sizes) {
           std::vector<float>(sizes.front(), 2.0F)};
 }
 
+Network plain(std::vector<AffineLayer> layers) { return {std::move(layers), {}, {}}; }
+
+CommunicationNetworks for_two_devices() {
+  return PerCountCommunication({{2, network({4, 3, 2})}}, {{2, network({2, 2})}});
+}
+
+CommunicationNetworks for_any_devices() {
+  return SharedCommunication(
+      network({SharedCommunication::kForwardFeatures, 3, 2}), plain({layer(6, 3), layer(3, 1)}),
+      network({SharedCommunication::kBackwardFeatures, 2}), plain({layer(6, 1)}), 2, 64);
+}
+
 /// A sound capture to begin with: three tables, two devices.
-std::string sound_capture() {
-  const std::map<int, Network> forward = {{2, network({4, 3, 2})}};
-  const std::map<int, Network> backward = {{2, network({2, 2})}};
-  const CostNetworks networks(network({2, 3, 2}), Network({layer(2, 3), layer(3, 1)}, {}, {}),
-                              forward, backward);
-  const Problem problem({.features = {8, 1, 16, 2, 4, 3},
+std::string sound_capture(CommunicationNetworks communication) {
+  const CostNetworks networks(network({2, 3, 2}), plain({layer(2, 3), layer(3, 1)}),
+                              std::move(communication));
+  const Problem problem({.features = {0, 1, 0, 2, 0, 3},
+                         .features_per_column = {1, 0, 1, 0, 1, 0},
+                         .features_per_doubling = {0, 0.5},
                          .widths = {8, 16, 4},
                          .output_widths = {1, 0.5, 2},
                          .bytes_per_column = {10, 20, 30},
                          .bytes_fixed = {1, 0, 2}},
-                        0, 2, 400);
+                        2, 400);
   const SearchOptions options = {
       .beam_width = 2, .candidates = 2, .max_splits = 2, .grid_steps = 3, .threads = 1};
   Interrupt never;
@@ -156,8 +169,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
                                                std::size_t max_size, unsigned int seed) {
-  static const std::string sound = sound_capture();
+  static const std::array sounds = {sound_capture(for_two_devices()),
+                                    sound_capture(for_any_devices())};
   if (size < kPayloadAt || seed % 8 == 0) {  // start anew
+    const std::string& sound = sounds[seed / 8 % sounds.size()];
     size = std::min(sound.size(), max_size);
     std::memcpy(data, sound.data(), size);
   }

@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from neuroshard_fast.cost_models import CostModels, CostModelsInfo
@@ -41,28 +42,39 @@ VALUES: tuple[Any, ...] = (
 PATTERNS = (0x7F800000, 0x7FC00000, 0x7F800001, 0x00000001, 0x7F7FFFFF, 0xFF800000, 0x80000000)
 
 
-def sound_file(folder: Path) -> bytes:
-    """Cost models for two devices, one layer each."""
+PER_COUNT = {"forward.2": (4, 2), "backward.2": (2, 2)}
+SHARED = {
+    "forward.shared.device": (8, 2),
+    "forward.shared.head": (6, 1),
+    "backward.shared.device": (7, 2),
+    "backward.shared.head": (6, 1),
+}
+
+
+def sound_file(folder: Path, communication: dict[str, tuple[int, int]]) -> bytes:
+    """Cost models of one layer each; ``communication``: inputs and outputs of its networks."""
 
     def zeros(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         return np.zeros(shape, np.float32)
 
     tensors: dict[str, np.ndarray[Any, np.dtype[np.float32]]] = {}
-    for network, inputs, outputs in (
-        ("compute.table", 20, 2),
-        ("compute.set", 2, 1),
-        ("forward.2", 4, 2),
-        ("backward.2", 2, 2),
-    ):
+    networks = {"compute.table": (20, 2), "compute.set": (2, 1)} | communication
+    for network, (inputs, outputs) in networks.items():
         tensors |= {
             f"{network}.0.weight": zeros(outputs, inputs),
             f"{network}.0.bias": zeros(outputs),
         }
-    for network, inputs in (("compute", 20), ("forward.2", 4), ("backward.2", 2)):
+    statistics = {"compute": 20} | {
+        network.removesuffix(".device"): inputs
+        for network, (inputs, _) in communication.items()
+        if not network.endswith(".head")
+    }
+    for network, inputs in statistics.items():
         tensors[f"{network}.feature_mean"] = zeros(inputs)
         tensors[f"{network}.feature_std"] = zeros(inputs) + 1
     path = folder / "sound.safetensors"
-    CostModels(INFO, tensors).save(path)
+    per_node = 2 if communication is SHARED else None
+    CostModels(msgspec.structs.replace(INFO, devices_per_node=per_node), tensors).save(path)
     return path.read_bytes()
 
 
@@ -127,7 +139,8 @@ def is_sound(path: Path) -> bool:
     """Whether the reader takes the file; RuntimeError for what must not happen."""
     try:
         models = CostModels.load(path)
-        if models.networks.device_counts != list(models.device_counts):
+        counts = None if models.is_shared else list(models.device_counts)
+        if models.networks.device_counts != counts:
             raise RuntimeError("the networks are for other device counts than the file")
     except NeuroShardError as error:
         if str(path) not in str(error):
@@ -144,11 +157,11 @@ def main() -> None:
     rng = random.Random(arguments.seed)  # noqa: S311
     runs = sound = 0
     with tempfile.TemporaryDirectory() as folder:
-        original = sound_file(Path(folder))
+        originals = [sound_file(Path(folder), kind) for kind in (PER_COUNT, SHARED)]
         path = Path(folder) / "mutant.safetensors"
         end = time.monotonic() + arguments.seconds
         while time.monotonic() < end:
-            mutant = mutate(original, rng)
+            mutant = mutate(rng.choice(originals), rng)
             path.write_bytes(mutant)
             try:
                 sound += is_sound(path)
