@@ -42,6 +42,11 @@ class CommunicationCosts {
   /// Throws std::invalid_argument where the networks are not made for so many devices.
   static std::unique_ptr<CommunicationCosts> make(const CommunicationNetworks& networks,
                                                   int devices);
+  CommunicationCosts() = default;
+  CommunicationCosts(const CommunicationCosts&) = delete;
+  CommunicationCosts(CommunicationCosts&&) = delete;
+  CommunicationCosts& operator=(const CommunicationCosts&) = delete;
+  CommunicationCosts& operator=(CommunicationCosts&&) = delete;
   virtual ~CommunicationCosts() = default;
 
   /// Costs of the backward all-to-all, ms, of devices that send `output_dims`, fp32 numbers a

@@ -47,7 +47,7 @@ class SharedNetworks {
 class SharedCommunication {
  public:
   /// What the networks know of a device. MB are 10^6 bytes.
-  enum Feature : std::size_t {
+  enum Feature : std::uint8_t {
     kSentInside,       // MB to the peers in its node
     kSentOutside,      // MB to other nodes
     kReceivedInside,   // MB
