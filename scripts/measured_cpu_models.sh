@@ -16,7 +16,7 @@ taskset -c 1 neuroshard profile compute $out/held-out-tables.json $common --memo
 for devices in 2 3 4; do
     neuroshard profile comm --devices $devices $common --samples 400 --rounds 2
 done
-neuroshard pretrain $out --name cpu-fbgemm -o $models/cpu-fbgemm.safetensors
+neuroshard pretrain --communication per-count $out --name cpu-fbgemm -o $models/cpu-fbgemm.safetensors
 {
     neuroshard models $models/cpu-fbgemm.safetensors
     echo

@@ -15,7 +15,7 @@ for gpu in ${@:-a100 h100 h200}; do
     for devices in 2 4 8 16 32 64 128; do
         neuroshard profile comm --devices $devices $simulated --samples 15000
     done
-    neuroshard pretrain $out/$gpu --epochs 100 --name $gpu-sim -o $models/$gpu-sim.safetensors
+    neuroshard pretrain $out/$gpu --epochs 100 --communication per-count --communication-sizes 256,128 --name $gpu-sim -o $models/$gpu-sim.safetensors
     {
         neuroshard models $models/$gpu-sim.safetensors
         echo

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from neuroshard_fast.cli.common import (
     add_cluster_arguments,
@@ -13,9 +12,6 @@ from neuroshard_fast.cli.common import (
     output,
     search_options,
 )
-
-if TYPE_CHECKING:
-    from neuroshard_fast.planner import Planner
 
 NAME = "plan"
 HELP = "plan a table set and show the load of each device"
@@ -64,20 +60,23 @@ def run(args: argparse.Namespace) -> int:
     try:
         plan = planner.plan(tables, devices, options)
     except InfeasiblePlanError:
-        _capture(planner, args.capture)
+        if args.capture is not None:
+            planner.capture(args.capture)
+            print(f"planning call captured in {args.capture}")
         raise
-    print(format_plan(plan))
-    _capture(planner, args.capture)
+    # Files first: whoever reads what is printed may stop reading.
     if args.output is not None:
         plan.save(args.output)
-        print(f"plan written to {args.output}")
     if args.plot is not None:
         draw_plan(plan, args.plot)
-        print(f"picture written to {args.plot}")
+    if args.capture is not None:
+        planner.capture(args.capture)
+    print(format_plan(plan))
+    for what, path in (
+        ("planning call captured in", args.capture),
+        ("plan written to", args.output),
+        ("picture written to", args.plot),
+    ):
+        if path is not None:
+            print(f"{what} {path}")
     return 0
-
-
-def _capture(planner: Planner, path: str | None) -> None:
-    if path is not None:
-        planner.capture(path)
-        print(f"planning call captured in {path}")
