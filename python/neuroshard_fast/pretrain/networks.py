@@ -46,6 +46,13 @@ class Regression(Protocol):
         ...
 
 
+def predicted_costs(regression: Regression, samples: npt.NDArray[np.int64]) -> Floats:
+    """Costs in ms that the network predicts for ``samples`` as they are, [samples, outputs]."""
+    with torch.no_grad():
+        costs, _ = regression.batch(torch.from_numpy(samples), None)
+    return costs.numpy().astype(np.float64)
+
+
 class _Sets:
     """Sets of tables of differing sizes, one after the other in one tensor."""
 
@@ -196,9 +203,7 @@ class CommunicationRegression:
 
     def predict(self, samples: npt.NDArray[np.int64]) -> Floats:
         """Costs in ms of ``samples``, [samples, D]."""
-        with torch.no_grad():
-            costs, _ = self.batch(torch.from_numpy(samples), None)
-        return costs.numpy().astype(np.float64)
+        return predicted_costs(self, samples)
 
     def export(self) -> dict[str, F32]:
         """The tensors, by their names in a file of cost models."""

@@ -17,7 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from neuroshard_fast.cost_models import F32
-from neuroshard_fast.pretrain.networks import cost_statistics, export_layers, make_layers
+from neuroshard_fast.pretrain.networks import (
+    cost_statistics,
+    export_layers,
+    make_layers,
+    predicted_costs,
+)
 from neuroshard_fast.pretrain.options import PretrainOptions
 from neuroshard_fast.pretrain.training import Split
 
@@ -148,9 +153,7 @@ class SharedCommunicationRegression:
 
     def predict(self, samples: npt.NDArray[np.int64]) -> Floats:
         """Costs in ms of ``samples`` of one device count, [samples, devices]."""
-        with torch.no_grad():
-            costs, _ = self.batch(torch.from_numpy(samples), None)
-        return costs.numpy().astype(np.float64)
+        return predicted_costs(self, samples)
 
     def export(self) -> dict[str, F32]:
         """The tensors, by their names in a file of cost models."""
