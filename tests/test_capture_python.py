@@ -103,9 +103,9 @@ def test_a_plan_that_the_search_does_not_find_fails_the_replay(
 ) -> None:
     planner = Planner(models)
     problem = planner.problem(_tables(), CLUSTER)
-    other = _core.search(models.networks, problem, **OPTIONS | {"max_splits": 0})
+    other = _core.search(models.networks_for(65536), problem, **OPTIONS | {"max_splits": 0})
     assert other is not None
-    captured = _core.write_capture(models.networks, problem, other, **OPTIONS)
+    captured = _core.write_capture(models.networks_for(65536), problem, other, **OPTIONS)
     (tmp_path / "call").write_bytes(captured)
     assert _verify(tmp_path / "call").returncode != 0
 

@@ -102,7 +102,7 @@ def test_layers_come_in_order_however_many_there_are() -> None:
 
 
 def test_the_engine_gets_networks_for_every_device_count() -> None:
-    assert CostModels(INFO, tiny_tensors()).networks.device_counts == [2, 4]
+    assert CostModels(INFO, tiny_tensors()).networks_for(1).device_counts == [2, 4]
 
 
 def test_a_device_count_without_networks_is_an_error_that_lists_those_there_are() -> None:

@@ -102,7 +102,7 @@ def test_any_plan_is_valid_and_costs_what_a_fresh_evaluation_gives(
     problem = planner.problem(tables, cluster)
     placement = [list(indices) for indices in plan.placement]
     again = _core.evaluate(
-        planner.cost_models.networks, problem, list(plan.column_splits), placement
+        planner.cost_models.networks_for(65536), problem, list(plan.column_splits), placement
     )
     assert again.cost == pytest.approx(plan.cost_ms, rel=1e-6)
 

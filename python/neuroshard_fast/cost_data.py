@@ -1,7 +1,8 @@
 """Folders of cost data, from which cost models are trained.
 
 ``DATA/compute`` holds measurements of fused lookups, ``DATA/comm_D`` of all-to-alls between D
-devices. In each of them
+devices. What was measured under other conditions, such as another batch size or data type, stands beside
+them in ``DATA/compute-LABEL`` and ``DATA/comm_D-LABEL``. In each of them
 
 - ``data.txt``: one sample a line in the published format (compute: ``id,id,… cost``, ids into
   ``table_configs.json`` beside it; communication: ``dims starts forward backward``, each
@@ -24,20 +25,22 @@ import numpy as np
 import numpy.typing as npt
 
 from neuroshard_fast import config, published
-from neuroshard_fast.checks import MAX_SEED, label, labels, one_of, whole_number
+from neuroshard_fast.checks import MAX_SEED, label, labels, one_of, shown, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.features import compute_features
+from neuroshard_fast.tables import DataType, TableSet
 
 Floats = npt.NDArray[np.float64]
 DataSource = Literal["measured", "simulated"]
+DrawnFrom = Literal["random", "plans"]
 Backend = Literal["fbgemm", "embedding-bag", "gloo", "nccl", "simulated"]
 
 COMPUTE_FOLDER = "compute"
 HELD_OUT_FOLDER = "compute_heldout"
 """Samples of other tables than those of COMPUTE_FOLDER."""
 
-_COMMUNICATION_FOLDER = re.compile(r"comm_([1-9][0-9]{0,4})")
+_LABEL = r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}"
+_FOLDER = re.compile(rf"(compute|compute_heldout|comm_([1-9][0-9]{{0,4}}))(?:-{_LABEL})?")
 
 
 def communication_folder(devices: int) -> str:
@@ -45,11 +48,50 @@ def communication_folder(devices: int) -> str:
     return f"comm_{devices}"
 
 
-def device_counts(folder: Path) -> list[int]:
-    """Numbers of devices that ``folder`` has a folder of all-to-alls for, ascending."""
-    names = (path.name for path in folder.iterdir() if path.is_dir())
-    matches = (_COMMUNICATION_FOLDER.fullmatch(name) for name in names)
-    return sorted(int(match[1]) for match in matches if match)
+def labelled(folder: str, label: str) -> str:
+    """Name of the folder like ``folder`` for the condition that ``label`` names; "" for none.
+
+    InputError unless it is letters, digits, dots and underscores, 64 at most, the first no dot.
+    """
+    if not label:
+        return folder
+    if not isinstance(label, str) or not re.fullmatch(_LABEL, label):
+        raise InputError(
+            "label must be 1 to 64 letters, digits, dots and underscores, the first a letter or digit, "
+            f"got {shown(label)}"
+        )
+    return f"{folder}-{label}"
+
+
+@dataclass(frozen=True)
+class CostDataFolders:
+    """The folders of cost data in one folder, each kind sorted by name.
+
+    communication: by number of devices, ascending.
+    """
+
+    compute: list[Path]
+    held_out: list[Path]
+    communication: dict[int, list[Path]]
+
+
+def cost_data_folders(folder: Path) -> CostDataFolders:
+    """Those in ``folder``; InputError where it cannot be read."""
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror or error}") from error
+    found = CostDataFolders([], [], {})
+    for name in names:
+        match = _FOLDER.fullmatch(name)
+        if match is None:
+            continue
+        if match[2] is not None:
+            found.communication.setdefault(int(match[2]), []).append(folder / name)
+        else:
+            (found.compute if match[1] == COMPUTE_FOLDER else found.held_out).append(folder / name)
+    communication = dict(sorted(found.communication.items()))
+    return CostDataFolders(found.compute, found.held_out, communication)
 
 
 class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,8 +105,11 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     warmup, iterations: untimed and timed iterations of a round, of which the median is taken.
     rounds: rounds of a measurement, some time apart; its cost is the median of theirs.
     world_size: devices of an all-to-all; None for lookups.
+    drawn_from: "random" sets of tables and all-to-alls, or the device loads and all-to-alls of "plans" that a
+        search proposed.
     sampling: which distribution all-to-alls are drawn from, ``profile.sampling.ALL_TO_ALLS``.
     memory_bytes: the most that the tables of a sample take; None for communication.
+    most_tables: the most tables of a sample of lookups.
     data_type, optimizer: of the tables, several joined by a comma; empty for communication.
     versions: of the libraries measured.
     date: of the start, ISO 8601.
@@ -80,8 +125,10 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     iterations: int
     rounds: int = 1
     world_size: int | None = None
+    drawn_from: DrawnFrom = "random"
     sampling: int = 1
     memory_bytes: int | None = None
+    most_tables: int = 15
     data_type: str = ""
     optimizer: str = ""
     versions: dict[str, str]
@@ -90,6 +137,7 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         one_of(self.source, "source", get_args(DataSource))
         one_of(self.backend, "backend", get_args(Backend))
+        one_of(self.drawn_from, "drawn_from", get_args(DrawnFrom))
         if (self.source == "simulated") != (self.backend == "simulated"):
             raise InputError(
                 f"source {self.source!r} and backend {self.backend!r} contradict each other"
@@ -105,6 +153,7 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         whole_number(self.sampling, "sampling", low=1, high=10**9)
         if self.memory_bytes is not None:
             whole_number(self.memory_bytes, "memory_bytes", low=1, high=MAX_MEMORY_BYTES)
+        whole_number(self.most_tables, "most_tables", low=1, high=10**6)
         for field in ("data_type", "optimizer"):
             if getattr(self, field):
                 label(getattr(self, field), field)
@@ -116,9 +165,9 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class ComputeData:
     """Measured (or simulated) costs of fused lookups.
 
-    features: of the tables that samples are made of, fp32 [tables, 20], columns as in
-        :data:`neuroshard_fast.features.PUBLISHED_FEATURES`.
-    samples: row numbers of ``features``, one tuple a sample.
+    name: of the folder.
+    tables: that samples are made of, with their histograms.
+    samples: numbers of ``tables``, one tuple a sample.
     costs: ms, [samples].
     noise_floor: how well costs repeat, as a fraction. Each measurement ``x`` of a sample that
         ``repeats.txt`` has too (that of ``data.txt`` is one of them) is compared with the mean ``m``
@@ -127,7 +176,8 @@ class ComputeData:
         ``abs(a - b) / b`` and ``abs(a - b) / a``. None where nothing was measured twice.
     """
 
-    features: npt.NDArray[np.float32]
+    name: str
+    tables: TableSet
     samples: list[tuple[int, ...]]
     costs: Floats
     info: CostDataInfo | None
@@ -138,6 +188,7 @@ class ComputeData:
 class CommunicationData:
     """Measured (or simulated) costs of all-to-alls; all arrays [samples, devices].
 
+    name: of the folder.
     dims: columns that each device sends for a sample of the batch, in fp32 numbers.
     starts: ms after the first device at which each starts its forward all-to-all.
     forward, backward: ms.
@@ -145,6 +196,7 @@ class CommunicationData:
         with that device's other ones; the mean is over the devices too.
     """
 
+    name: str
     dims: Floats
     starts: Floats
     forward: Floats
@@ -160,11 +212,12 @@ def read_compute(folder: str | os.PathLike[str]) -> ComputeData:
     InputError where something is missing or malformed.
     """
     path = Path(folder)
+    info = _read_info(path)
     tables = published.read_table_configs(path / "table_configs.json")
     samples, costs = published.read_compute_samples(path / "data.txt", len(tables))
-    features = compute_features(tables.table_set(), batch_size=1)  # all bring their histograms
     floors = _noise_floors(path / "repeats.txt", costs[:, None, None])
-    return ComputeData(features, samples, costs, _read_info(path), floors[0])
+    typed = _with_data_types(tables.table_set(), [table.data_type for table in tables], info, path)
+    return ComputeData(path.name, typed, samples, costs, info, floors[0])
 
 
 def read_communication(folder: str | os.PathLike[str]) -> CommunicationData:
@@ -172,7 +225,28 @@ def read_communication(folder: str | os.PathLike[str]) -> CommunicationData:
     path = Path(folder)
     dims, starts, forward, backward = published.read_communication_samples(path / "data.txt")
     floors = _noise_floors(path / "repeats.txt", np.stack([forward, backward], axis=1))
-    return CommunicationData(dims, starts, forward, backward, _read_info(path), *floors)
+    return CommunicationData(path.name, dims, starts, forward, backward, _read_info(path), *floors)
+
+
+def _with_data_types(
+    tables: TableSet, stated: list[DataType | None], info: CostDataInfo | None, path: Path
+) -> TableSet:
+    """Tables without a data type of their own have that of ``info``, which data of earlier versions had
+    for all of them together."""
+    of_all = info.data_type if info is not None and info.data_type else "fp32"
+    if None not in stated or of_all == "fp32":
+        return tables
+    if of_all not in get_args(DataType):
+        raise InputError(
+            f"{path}: table_configs.json does not say which tables are of which data type ({of_all}); "
+            "measure each data type into a folder of its own (--label)"
+        )
+    return TableSet.of(
+        [
+            msgspec.structs.replace(table, data_type=of_all) if own is None else table
+            for table, own in zip(tables, stated, strict=True)
+        ]
+    )
 
 
 def _read_info(path: Path) -> CostDataInfo | None:

@@ -9,14 +9,17 @@ communication network, or one pair of *shared* ones for any number of devices. T
 - or ``forward.shared.device.K.weight|bias``, ``forward.shared.head.K.weight|bias``,
   ``forward.shared.feature_mean|feature_std``, the same for ``backward.shared``
 
-with ``K`` the layer, counted from 0, and ``D`` the device count. The metadata entry ``neuroshard``
-is :class:`CostModelsInfo` as JSON. Reading a file needs no torch.
+with ``K`` the layer, counted from 0, and ``D`` the device count. ``compute.set`` and the heads of shared
+networks may have a second output: a cost that HIGH_QUANTILE of all costs stay below. The metadata entry
+``neuroshard`` is :class:`CostModelsInfo` as JSON. Reading a file needs no torch.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,20 +43,27 @@ from neuroshard_fast.checks import (
     whole_number,
 )
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
+from neuroshard_fast.doubts import TrainedOn
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.features import PUBLISHED_FEATURES
+from neuroshard_fast.features import FEATURE_NAMES, PUBLISHED_FEATURES, FeatureKind
 from neuroshard_fast.plan import CostModelsUsed, Source
 
 F32 = npt.NDArray[np.float32]
 Layers = list[tuple[F32, F32]]
+HeldOut = Literal["samples", "tables", "plans"]
 
 SUFFIX = ".safetensors"
 METADATA_KEY = "neuroshard"
 PUBLISHED_BATCH_SIZE = 65536
 """Batch size of the published cost data and checkpoints, which do not say so themselves."""
 
+HIGH_QUANTILE = 0.9
+"""Share of costs that stay below what networks with a second output say there."""
+
 _MAX_COUNT = 10**9
 _SHIPPED_FOLDER = Path(__file__).parent / "models"
+_COST_OUTPUTS = (1, 2)  # the cost, and perhaps the high one
+_MOST_KEPT_NETWORKS = 16
 _SHARED_FEATURES = {"forward": 8, "backward": 7}
 _LAYER_NAME = re.compile(
     r"(compute\.table|compute\.set|(?:forward|backward)\.(?:[1-9][0-9]{0,4}|shared\.(?:device|head)))"
@@ -67,9 +77,10 @@ _STATISTICS_NAME = re.compile(
 class TrainingData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One folder of cost data that networks were trained on.
 
-    part: the folder's name: "compute", "compute_heldout" or "comm_D".
+    part: the folder's name: "compute", "compute_heldout" or "comm_D", perhaps with a label behind it.
     samples: samples in it.
     tables: tables in its pool, each with each dim counted; None for communication.
+    data_type: of the tables, several joined by a comma; None for communication.
     source, backend, hardware, batch_size, seed, rounds, date, versions: as its info.json says; None
         or empty where it has none (published data), and ``rounds`` in files of earlier versions.
     """
@@ -77,6 +88,7 @@ class TrainingData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     part: str
     samples: int
     tables: int | None = None
+    data_type: str | None = None
     source: Source | None = None
     backend: str | None = None
     hardware: str | None = None
@@ -91,7 +103,7 @@ class TrainingData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         whole_number(self.samples, "samples", low=1, high=_MAX_COUNT)
         if self.source is not None:
             one_of(self.source, "source", get_args(Source))
-        for field in ("backend", "hardware", "date"):
+        for field in ("data_type", "backend", "hardware", "date"):
             if getattr(self, field) is not None:
                 label(getattr(self, field), field)
         for field, low, high in (
@@ -129,36 +141,47 @@ class HeldOutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     network: "compute", "forward.D", "backward.D", "forward.shared" or "backward.shared".
     devices: of the samples, for a network that serves any number of them; else None.
-    held_out: "samples" (new combinations of tables known from training) or "tables" (samples made
-        up only of tables never seen in training).
+    held_out: "samples" (new combinations of tables known from training), "tables" (samples made
+        up only of tables never seen in training) or "plans" (new plans that a search proposed).
+    part: the folder of cost data that the samples are from, as in TrainingData; "" where it is not said.
     samples: how many samples were compared.
     mape: mean absolute percentage error, as a fraction.
     kendall: Kendall's rank correlation tau-b; None where it is not defined (constant values).
     mse: mean squared error, ms².
     noise_floor: MAPE between repeated measurements of the same sample, as a fraction; None where
         nothing was measured twice.
+    bias: mean of what predictions are too high by, as a fraction of the cost; None where it is not said.
+    coverage: share of the costs that lie below the predicted high ones, HIGH_QUANTILE of them if these are
+        right; None where there are none.
     """
 
     network: str
     devices: int | None = None
-    held_out: Literal["samples", "tables"]
+    held_out: HeldOut
+    part: str = ""
     samples: int
     mape: float
     kendall: float | None
     mse: float
     noise_floor: float | None = None
+    bias: float | None = None
+    coverage: float | None = None
 
     def __post_init__(self) -> None:
         label(self.network, "network")
+        if self.part:
+            label(self.part, "part")
         if self.devices is not None:
             whole_number(self.devices, "devices", low=2, high=MAX_DEVICES)
-        one_of(self.held_out, "held_out", ("samples", "tables"))
+        one_of(self.held_out, "held_out", get_args(HeldOut))
         whole_number(self.samples, "samples", low=1, high=_MAX_COUNT)
         for field, low, high in (
             ("mape", 0.0, 1e300),
             ("kendall", -1.0, 1.0),
             ("mse", 0.0, 1e300),
             ("noise_floor", 0.0, 1e300),
+            ("bias", -1.0, 1e300),
+            ("coverage", 0.0, 1.0),
         ):
             value = getattr(self, field)
             if value is not None or field in ("mape", "mse"):
@@ -172,10 +195,12 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     source: "measured" on hardware, "simulated" by an analytic model, or "imported" from published
         checkpoints.
     hardware: what was measured or simulated, in words.
-    batch_size: samples a step, of all devices together, that the costs hold for.
+    batch_size: samples a step, of all devices together, that is planned for where nothing else is said;
+        with the published features the only one that the costs hold for.
     devices_per_node: devices joined by the fast links of a node, of shared communication networks; None
         where there are none.
-    feature_names: columns of the compute network's input.
+    feature_names: columns of the compute network's input: the published features, or the physical ones.
+    trained_on: what the training data spans; None where that is not known.
     data, training, errors: provenance; empty for imported networks.
     """
 
@@ -186,6 +211,7 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     batch_size: int
     devices_per_node: int | None = None
     feature_names: tuple[str, ...] = PUBLISHED_FEATURES
+    trained_on: TrainedOn | None = None
     data: tuple[TrainingData, ...] = ()
     training: Training | None = None
     errors: tuple[HeldOutError, ...] = ()
@@ -197,11 +223,21 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         whole_number(self.batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
         if self.devices_per_node is not None:
             whole_number(self.devices_per_node, "devices_per_node", low=1, high=MAX_DEVICES)
-        if self.feature_names != PUBLISHED_FEATURES:
-            raise InputError(
-                "feature_names must be the published compute features in the order in which they "
-                f"sort ({', '.join(PUBLISHED_FEATURES)}), got {shown(self.feature_names)}"
-            )
+        if self.feature_names not in FEATURE_NAMES.values():
+            wanted = "; or ".join(", ".join(names) for names in FEATURE_NAMES.values())
+            raise InputError(f"feature_names must be {wanted}; got {shown(self.feature_names)}")
+
+    @property
+    def feature_kind(self) -> FeatureKind:
+        """Which features the compute network takes."""
+        return next(kind for kind, names in FEATURE_NAMES.items() if names == self.feature_names)
+
+    @property
+    def batch_sizes(self) -> tuple[int, int]:
+        """The least and the largest batch size that the costs hold for."""
+        if self.feature_kind == "published" or self.trained_on is None:
+            return self.batch_size, self.batch_size
+        return self.trained_on.batch_sizes
 
     def used(self) -> CostModelsUsed:
         """What a plan made with these cost models says of them."""
@@ -223,6 +259,12 @@ class CostModels:
 
     info: CostModelsInfo
     tensors: Mapping[str, F32]
+    _networks: dict[tuple[int | None, float], _core.CostNetworks] = dataclasses.field(
+        init=False, repr=False, default_factory=dict
+    )
+    _lock: threading.Lock = dataclasses.field(
+        init=False, repr=False, default_factory=threading.Lock
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.info, CostModelsInfo):
@@ -231,7 +273,7 @@ class CostModels:
             raise InputError(
                 f"tensors must be a mapping of arrays by name, got {shown(self.tensors)}"
             )
-        _check_tensors(self.tensors)
+        _check_tensors(self.tensors, len(self.info.feature_names))
         if self.is_shared and self.info.devices_per_node is None:
             raise InputError("devices_per_node is missing: shared communication networks need it")
         if not self.is_shared and self.info.devices_per_node is not None:
@@ -277,24 +319,54 @@ class CostModels:
         return range(2, MAX_DEVICES + 1) if self.is_shared else _device_counts(self.tensors)
 
     @cached_property
-    def networks(self) -> _core.CostNetworks:
-        """The networks as the engine takes them."""
+    def has_doubt(self) -> bool:
+        """Whether networks say how much dearer than expected costs may be."""
+        return len(self.layers("compute.set")[-1][1]) > 1
+
+    def networks_for(self, batch_size: int, doubt_penalty: float = 0.0) -> _core.CostNetworks:
+        """The networks as the engine takes them, for batches of ``batch_size`` samples.
+
+        doubt_penalty: how much of the doubt is added to each cost: 0 gives the costs that are expected,
+            1 those that HIGH_QUANTILE of costs stay below.
+        """
+        key = (batch_size if self.is_shared else None, doubt_penalty)
+        with self._lock:
+            networks = self._networks.get(key)
+            if networks is None:
+                if len(self._networks) >= _MOST_KEPT_NETWORKS:
+                    self._networks.clear()
+                networks = self._networks[key] = self._make_networks(batch_size, doubt_penalty)
+        return networks
+
+    def _make_networks(self, batch_size: int, doubt_penalty: float) -> _core.CostNetworks:
         table = _core.Network(
             self.layers("compute.table"),
             self.tensors["compute.feature_mean"],
             self.tensors["compute.feature_std"],
         )
-        set_ = _core.Network(self.layers("compute.set"), None, None)
+        set_ = _core.Network(self._penalised("compute.set", doubt_penalty), None, None)
         if self.info.devices_per_node is not None:
-            return _core.CostNetworks(
-                table, set_, self._shared_communication(self.info.devices_per_node)
+            shared = self._shared_communication(
+                self.info.devices_per_node, batch_size, doubt_penalty
             )
+            return _core.CostNetworks(table, set_, shared)
         return _core.CostNetworks(
             table,
             set_,
             {devices: self._communication("forward", devices) for devices in self.device_counts},
             {devices: self._communication("backward", devices) for devices in self.device_counts},
         )
+
+    def _penalised(self, network: str, doubt_penalty: float) -> Layers:
+        """The layers of ``network`` with one output: its cost plus ``doubt_penalty`` times the doubt.
+
+        Both outputs are linear in what comes before, and so is their sum.
+        """
+        *layers, (weight, bias) = self.layers(network)
+        if len(bias) > 1:
+            weight = weight[:1] + np.float32(doubt_penalty) * (weight[1:] - weight[:1])
+            bias = bias[:1] + np.float32(doubt_penalty) * (bias[1:] - bias[:1])
+        return [*layers, (weight, bias)]
 
     def layers(self, network: str) -> Layers:
         """Weight [outputs, inputs] and bias [outputs] of each layer of ``network``.
@@ -321,11 +393,14 @@ class CostModels:
             )
 
     def require_batch_size(self, batch_size: int, *, allow_mismatch: bool = False) -> None:
-        """InputError where the costs hold for another batch size, unless ``allow_mismatch``."""
-        if batch_size != self.info.batch_size and not allow_mismatch:
+        """InputError where the costs hold for other batch sizes, unless ``allow_mismatch``."""
+        low, high = self.info.batch_sizes
+        if not low <= batch_size <= high and not allow_mismatch:
+            known = f"size {low}" if low == high else f"sizes {low} to {high}"
             raise InputError(
-                f"cost models {self.info.name!r} hold for batch size {self.info.batch_size}, not "
-                f"{batch_size}; plan for that one, or accept the error (--allow-batch-mismatch)"
+                f"cost models {self.info.name!r} hold for batch {known}, not {batch_size}; plan for "
+                f"{'that' if low == high else 'one of those'}, or accept the error "
+                "(--allow-batch-mismatch)"
             )
 
     def _communication(self, direction: str, devices: int) -> _core.Network:
@@ -336,7 +411,9 @@ class CostModels:
             self.tensors[f"{network}.feature_std"],
         )
 
-    def _shared_communication(self, devices_per_node: int) -> _core.SharedCommunication:
+    def _shared_communication(
+        self, devices_per_node: int, batch_size: int, doubt_penalty: float
+    ) -> _core.SharedCommunication:
         networks = []
         for direction in ("forward", "backward"):
             network = f"{direction}.shared"
@@ -346,12 +423,12 @@ class CostModels:
                     self.tensors[f"{network}.feature_mean"],
                     self.tensors[f"{network}.feature_std"],
                 ),
-                _core.Network(self.layers(f"{network}.head"), None, None),
+                _core.Network(self._penalised(f"{network}.head", doubt_penalty), None, None),
             ]
         return _core.SharedCommunication(
             *networks,
             devices_per_node=devices_per_node,
-            batch_size=self.info.batch_size,
+            batch_size=batch_size,
         )
 
 
@@ -431,7 +508,7 @@ def _device_counts(tensors: Mapping[str, F32]) -> tuple[int, ...]:
     return tuple(sorted({int(part[1]) for part in parts if part[1].isdigit()}))
 
 
-def _check_tensors(tensors: Mapping[str, F32]) -> None:
+def _check_tensors(tensors: Mapping[str, F32], features: int) -> None:
     for name, array in tensors.items():
         _check_name(name)
         if not isinstance(array, np.ndarray):
@@ -441,9 +518,9 @@ def _check_tensors(tensors: Mapping[str, F32]) -> None:
         if not np.isfinite(array).all():
             raise InputError(f"tensor {name} holds values that are not finite")
 
-    table = _check_layers(tensors, "compute.table", inputs=len(PUBLISHED_FEATURES))
-    _check_statistics(tensors, "compute", len(PUBLISHED_FEATURES))
-    _check_layers(tensors, "compute.set", inputs=table, outputs=1)
+    table = _check_layers(tensors, "compute.table", inputs=features)
+    _check_statistics(tensors, "compute", features)
+    _check_layers(tensors, "compute.set", inputs=table, outputs=_COST_OUTPUTS)
     if _is_shared(tensors):
         _check_shared(tensors)
         return
@@ -454,7 +531,7 @@ def _check_tensors(tensors: Mapping[str, F32]) -> None:
             (f"forward.{devices}", 2 * devices),
             (f"backward.{devices}", devices),
         ):
-            _check_layers(tensors, network, inputs=inputs, outputs=devices)
+            _check_layers(tensors, network, inputs=inputs, outputs=(devices,))
             _check_statistics(tensors, network, inputs)
 
 
@@ -468,11 +545,11 @@ def _check_shared(tensors: Mapping[str, F32]) -> None:
         network = f"{direction}.shared"
         channels = _check_layers(tensors, f"{network}.device", inputs=inputs)
         _check_statistics(tensors, network, inputs)
-        _check_layers(tensors, f"{network}.head", inputs=3 * channels, outputs=1)
+        _check_layers(tensors, f"{network}.head", inputs=3 * channels, outputs=_COST_OUTPUTS)
 
 
 def _check_layers(
-    tensors: Mapping[str, F32], network: str, *, inputs: int, outputs: int | None = None
+    tensors: Mapping[str, F32], network: str, *, inputs: int, outputs: tuple[int, ...] | None = None
 ) -> int:
     """Check that all layers of ``network`` are there and chain; returns the last one's outputs."""
     indices = sorted(
@@ -492,9 +569,10 @@ def _check_layers(
             )
         width = weight.shape[0]
         _check_vector(tensors, f"{network}.{layer}.bias", width)
-    if outputs is not None and width != outputs:
+    if outputs is not None and width not in outputs:
         raise InputError(
-            f"tensor {network}.{indices[-1]}.weight must have {outputs} outputs, has {width}"
+            f"tensor {network}.{indices[-1]}.weight must have {' or '.join(map(str, outputs))} outputs, "
+            f"has {width}"
         )
     return width
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from neuroshard_fast.tables import DataType, EmbeddingTable, Optimizer
 
-_WEIGHT_BYTES: dict[DataType, int] = {"fp32": 4, "fp16": 2, "int8": 1}
+WEIGHT_BYTES: dict[DataType, int] = {"fp32": 4, "fp16": 2, "int8": 1}
+"""Bytes of an element of the weights."""
 _ROW_HEADER_BYTES: dict[DataType, int] = {"fp32": 0, "fp16": 0, "int8": 8}
 """An int8 row carries its scale and bias, two fp32 numbers."""
 
@@ -45,7 +46,7 @@ def shard_memory(table: EmbeddingTable) -> ShardMemory:
     """Memory of the shards of ``table``: weights and optimizer state."""
     return ShardMemory(
         per_column=table.num_embeddings
-        * (_WEIGHT_BYTES[table.data_type] + _STATE_BYTES_PER_ELEMENT[table.optimizer]),
+        * (WEIGHT_BYTES[table.data_type] + _STATE_BYTES_PER_ELEMENT[table.optimizer]),
         fixed=table.num_embeddings
         * (_ROW_HEADER_BYTES[table.data_type] + _STATE_BYTES_PER_ROW[table.optimizer]),
     )

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from neuroshard_fast import config
-from neuroshard_fast.checks import one_of, whole_number
+from neuroshard_fast.checks import finite_number, one_of, whole_number
 from neuroshard_fast.errors import InputError
 
 Algorithm = Literal[
@@ -27,6 +27,8 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     grid_steps: dimension factors tried by the greedy grid search.
     threads: threads of the engine; the plan does not depend on it.
     seed: seed of the algorithm "random".
+    doubt_penalty: share of the doubt of the cost models that counts as cost in the search: 0, none; 1
+        searches with costs that nine of ten stay below; 10 at most.
     allow_batch_mismatch: plan although the cost models were made for another batch size.
     """
 
@@ -38,6 +40,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     grid_steps: int = 11
     threads: int = 1
     seed: int = 0
+    doubt_penalty: float = 0.0
     allow_batch_mismatch: bool = False
 
     def __post_init__(self) -> None:
@@ -48,6 +51,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         whole_number(self.grid_steps, "options: grid_steps", low=1, high=65536)
         whole_number(self.threads, "options: threads", low=1, high=1024)
         whole_number(self.seed, "options: seed", low=0, high=2**63 - 1)
+        finite_number(self.doubt_penalty, "options: doubt_penalty", low=0.0, high=10.0)
         if not isinstance(self.allow_batch_mismatch, bool):
             raise InputError(
                 f"options: allow_batch_mismatch must be true or false, got {self.allow_batch_mismatch!r}"

@@ -36,7 +36,10 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one device holds and what its step is predicted to cost, in milliseconds."""
+    """What one device holds and what its step is predicted to cost, in milliseconds.
+
+    high_ms: the total if each part costs what nine of ten stay below; None where the cost models do not say.
+    """
 
     device: int
     num_shards: int
@@ -45,6 +48,7 @@ class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     forward_comm_ms: float
     backward_comm_ms: float
     total_ms: float
+    high_ms: float | None = None
 
     def __post_init__(self) -> None:
         where = f"device {self.device}"
@@ -54,6 +58,8 @@ class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for field in ("compute_ms", "forward_comm_ms", "backward_comm_ms", "total_ms"):
             # A network may predict a little below 0 for very little work.
             finite_number(getattr(self, field), f"{where}: {field}", low=-1e12, high=1e12)
+        if self.high_ms is not None:
+            finite_number(self.high_ms, f"{where}: high_ms", low=-1e12, high=1e12)
 
 
 class CostModelsUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +89,7 @@ _ENTRIES: dict[str, type] = {
     "column_splits": Integral,
     "placement": tuple,
     "assumed_histograms": str,
+    "outside_training": str,
 }
 """Fields of a plan that are tuples, and what is in them."""
 
@@ -91,11 +98,13 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A plan and its predicted cost.
 
     cost_ms: the largest total over the devices.
+    high_cost_ms: the largest of what few totals exceed (``high_ms`` of a device).
     column_splits: the split sequence: indices of the shards split, each into the list as it stood then
         (docs/method.md: a split leaves one half in place and appends the other).
     placement: for each device, shard indices after all splits, in the order of placement.
     shards: the same plan, by table and column.
     assumed_histograms: tables whose reuse histogram was assumed.
+    outside_training: what of the plan lies far outside of what the cost models were trained on, in words.
     """
 
     schema: Literal["neuroshard/plan/1"] = "neuroshard/plan/1"
@@ -110,6 +119,8 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     column_splits: tuple[int, ...]
     placement: tuple[tuple[int, ...], ...]
     assumed_histograms: tuple[str, ...] = ()
+    high_cost_ms: float | None = None
+    outside_training: tuple[str, ...] = ()
     planning_ms: float
 
     def __post_init__(self) -> None:
@@ -118,6 +129,8 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         whole_number(self.memory_cap_bytes, "plan: memory_cap_bytes", low=1, high=MAX_MEMORY_BYTES)
         whole_number(self.batch_size, "plan: batch_size", low=1, high=MAX_BATCH_SIZE)
         finite_number(self.cost_ms, "plan: cost_ms", low=-1e12, high=1e12)
+        if self.high_cost_ms is not None:
+            finite_number(self.high_cost_ms, "plan: high_cost_ms", low=-1e12, high=1e12)
         finite_number(self.planning_ms, "plan: planning_ms", low=0, high=1e12)
         for field, type_ in _ENTRIES.items():
             entries = getattr(self, field)
@@ -147,6 +160,8 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 whole_number(index, f"plan: placement[{device}]: shard", low=0, high=_MAX_SHARD)
         for name in self.assumed_histograms:
             label(name, "plan: assumed_histograms: table")
+        for sentence in self.outside_training:
+            label(sentence, "plan: outside_training: sentence")
         for shard in self.shards:
             if shard.device >= self.world_size:
                 raise InputError(

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypedDict
@@ -19,12 +19,11 @@ from neuroshard_fast import _core, config
 from neuroshard_fast.answers import Answer, Answers, question_key
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.cost_models import CostModels
+from neuroshard_fast.doubts import outside_training
 from neuroshard_fast.errors import InfeasiblePlanError, InputError
 from neuroshard_fast.features import (
-    DIM_COLUMN,
-    ShardFeatures,
-    compute_features,
     output_width,
+    shard_features,
 )
 from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.options import SearchOptions
@@ -128,7 +127,7 @@ class Planner:
         if call is None:
             raise InputError("nothing to capture: call plan() first, in the same thread")
         require_capturable(call.options)
-        networks = self.cost_models.networks
+        networks = self._networks(call.cluster, call.options.doubt_penalty)
         problem = self._problem(call.tables, call.cluster, call.options)
         plan = call.answer.plan
         found = (
@@ -155,7 +154,13 @@ class Planner:
         total = sum(m.of_width(t.embedding_dim) for m, t in zip(memory, tables, strict=True))
         if total > _MAX_TOTAL_BYTES:
             raise InputError(f"tables: {format_bytes(total)} in all is beyond what can be planned")
-        features = ShardFeatures.with_width(compute_features(tables, batch_size), DIM_COLUMN)
+        if options.doubt_penalty and not self.cost_models.has_doubt:
+            raise InputError(
+                f"options: doubt_penalty is {options.doubt_penalty:g}, but cost models "
+                f"{self.cost_models.info.name!r} do not say how sure they are; leave it 0 or plan with "
+                "models that do"
+            )
+        features = shard_features(self.cost_models.info.feature_kind, tables, batch_size)
         with _engine_refusals():
             return _core.Problem(
                 **features._asdict(),
@@ -170,21 +175,30 @@ class Planner:
     def _batch_size(self, cluster: Cluster) -> int:
         return cluster.batch_size or self.cost_models.info.batch_size
 
+    def _networks(self, cluster: Cluster, doubt_penalty: float = 0.0) -> _core.CostNetworks:
+        return self.cost_models.networks_for(self._batch_size(cluster), doubt_penalty)
+
     def search(
-        self, tables: TableSet, problem: _core.Problem, options: SearchOptions
+        self, tables: TableSet, cluster: Cluster, problem: _core.Problem, options: SearchOptions
     ) -> SearchOutcome:
-        """Run the algorithm of ``options`` on a problem made by :meth:`problem`."""
+        """Run the algorithm of ``options`` on a problem made by :meth:`problem`.
+
+        Costs are those that are expected, also where the search counts doubt as cost.
+        """
         with _engine_refusals(f"cost models {self.cost_models.info.name!r}: "):
-            return self._search(tables, problem, options)
+            return self._search(tables, cluster, problem, options)
 
     def _search(
-        self, tables: TableSet, problem: _core.Problem, options: SearchOptions
+        self, tables: TableSet, cluster: Cluster, problem: _core.Problem, options: SearchOptions
     ) -> SearchOutcome:
-        networks = self.cost_models.networks
+        networks = self._networks(cluster)
         if options.algorithm == "neuroshard":
-            result = _core.search(networks, problem, **_search_arguments(options))
+            searched = self._networks(cluster, options.doubt_penalty)
+            result = _core.search(searched, problem, **_search_arguments(options))
             if result is None:
                 return SearchOutcome([], None, None)
+            if searched is not networks:
+                result = _core.evaluate(networks, problem, result.column_splits, result.placement)
             return SearchOutcome(result.column_splits, result.placement, result)
         if options.algorithm == "random":
             placement = _core.random_placement(problem, options.seed)
@@ -200,9 +214,9 @@ class Planner:
     def _answer(self, tables: TableSet, cluster: Cluster, options: SearchOptions) -> Answer:
         problem = self._problem(tables, cluster, options)
         cannot_fit = _what_cannot_fit(tables, cluster, options)
-        found = None if cannot_fit else self.search(tables, problem, options).result
+        found = None if cannot_fit else self.search(tables, cluster, problem, options).result
         if found is None:
-            reasons = cannot_fit or self._what_else_forbids(problem, options)
+            reasons = cannot_fit or self._what_else_forbids(cluster, problem, options)
             return Answer(None, _why_none(tables, cluster, options, reasons))
         costs = np.abs([found.compute, found.forward, found.backward])
         if costs.max() > _MAX_COST_MS:
@@ -212,7 +226,9 @@ class Planner:
             )
         return Answer(self._describe(tables, cluster, options, problem, found), "")
 
-    def _what_else_forbids(self, problem: _core.Problem, options: SearchOptions) -> list[str]:
+    def _what_else_forbids(
+        self, cluster: Cluster, problem: _core.Problem, options: SearchOptions
+    ) -> list[str]:
         """Where any placement of whole tables fits: what else may have kept the search from a plan.
 
         InputError where it is the cost models, which have no finite cost for a placement that fits.
@@ -221,7 +237,7 @@ class Planner:
         if placement is None or options.algorithm != "neuroshard":
             return []
         with _engine_refusals(f"cost models {self.cost_models.info.name!r}: "):
-            _core.evaluate(self.cost_models.networks, problem, [], placement)
+            _core.evaluate(self._networks(cluster), problem, [], placement)
         highest = 1.0 if options.grid_steps == 1 else 1.5
         return [
             "a random placement fits: the search keeps the output dims of a device within "
@@ -242,6 +258,7 @@ class Planner:
         names = [table.name for table in tables]
         shards: list[Shard] = []
         devices: list[DeviceLoad] = []
+        high = self._high_costs(cluster, problem, found)
         costs = zip(found.compute, found.forward, found.backward, strict=True)
         for device, (indices, parts) in enumerate(zip(placement, costs, strict=True)):
             on_device = [
@@ -264,6 +281,7 @@ class Planner:
                     forward_comm_ms=parts[1],
                     backward_comm_ms=parts[2],
                     total_ms=sum(parts),
+                    high_ms=None if high is None else high[device],
                 )
             )
         return ShardingPlan(
@@ -273,12 +291,49 @@ class Planner:
             memory_cap_bytes=cluster.memory_bytes,
             batch_size=self._batch_size(cluster),
             cost_ms=found.cost,
+            high_cost_ms=None if high is None else max(high),
             devices=tuple(devices),
             shards=tuple(shards),
             column_splits=tuple(column_splits),
             placement=tuple(tuple(indices) for indices in placement),
             assumed_histograms=tuple(t.name for t in tables if t.reuse_histogram is None),
+            outside_training=self._outside_training(tables, cluster, pieces, found),
             planning_ms=0.0,  # each call that is answered with it has its own
+        )
+
+    def _high_costs(
+        self, cluster: Cluster, problem: _core.Problem, found: _core.Plan
+    ) -> list[float] | None:
+        """Total of each device if all of its costs are those that few exceed, ms."""
+        if not self.cost_models.has_doubt:
+            return None
+        high = _core.evaluate(
+            self._networks(cluster, 1.0), problem, found.column_splits, found.placement
+        )
+        return [sum(parts) for parts in zip(high.compute, high.forward, high.backward, strict=True)]
+
+    def _outside_training(
+        self,
+        tables: TableSet,
+        cluster: Cluster,
+        pieces: Sequence[tuple[int, int, int]],
+        found: _core.Plan,
+    ) -> tuple[str, ...]:
+        """``pieces``: table, offset and width of each shard."""
+        info = self.cost_models.info
+        if info.trained_on is None:
+            return ()
+        devices = [[(pieces[k][0], pieces[k][2]) for k in indices] for indices in found.placement]
+        return tuple(
+            outside_training(
+                info.trained_on,
+                tables,
+                self._batch_size(cluster),
+                devices,
+                [sum(w * output_width(tables[t]) for t, w in shards) for shards in devices],
+                [a + b for a, b in zip(found.compute, found.backward, strict=True)],
+                info.devices_per_node,
+            )
         )
 
 

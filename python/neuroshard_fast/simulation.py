@@ -56,7 +56,7 @@ def simulate(
         started = time.perf_counter()
         seeded = msgspec.structs.replace(options, seed=options.seed + number)
         problem = planner.problem(tables, cluster, seeded)
-        outcome = planner.search(tables, problem, seeded)
+        outcome = planner.search(tables, cluster, problem, seeded)
         results.append(
             TaskResult(
                 feasible=outcome.result is not None,

@@ -20,6 +20,16 @@ def output(text: str) -> str:
     return text
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """An argparse type: whole numbers with commas between them."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be whole numbers with commas between them, such as 128,32; got {text[:60]!r}"
+        ) from None
+
+
 def check_outputs(*paths: str | None) -> None:
     """InputError where one of the files that were asked for cannot be written; for before long work."""
     given = [path for path in paths if path is not None]
@@ -73,6 +83,13 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=_DEFAULTS.seed, help="seed of the algorithm 'random'"
     )
     group.add_argument(
+        "--doubt-penalty",
+        type=float,
+        default=_DEFAULTS.doubt_penalty,
+        help="share of the cost models' doubt to count as cost: 0 (default) to 10; 1 plans with costs that "
+        "nine of ten stay below",
+    )
+    group.add_argument(
         "--allow-batch-mismatch",
         action="store_true",
         help="plan although the cost models were made for another batch size",
@@ -89,5 +106,6 @@ def search_options(args: argparse.Namespace) -> SearchOptions:
         grid_steps=args.grid_steps,
         threads=args.threads,
         seed=args.seed,
+        doubt_penalty=args.doubt_penalty,
         allow_batch_mismatch=args.allow_batch_mismatch,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from neuroshard_fast.cli.common import output
+from neuroshard_fast.cli.common import output, whole_numbers
 
 NAME = "pretrain"
 HELP = "train cost models on a folder of cost data"
@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     from typing import get_args
 
+    from neuroshard_fast.features import FeatureKind
     from neuroshard_fast.pretrain.options import CommunicationKind, PretrainOptions
 
     defaults = PretrainOptions()
@@ -61,11 +62,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the compute network",
     )
     parser.add_argument(
+        "--features",
+        choices=get_args(FeatureKind),
+        default=defaults.features,
+        help="what the compute network sees of a table: features that hold for any batch size and data type, "
+        "or the published ones",
+    )
+    parser.add_argument(
+        "--proposed-share",
+        type=float,
+        default=defaults.proposed_share,
+        help="of the samples trained on, how many are of plans that a search proposed, if there are any",
+    )
+    parser.add_argument(
         "--feature-jitter",
         type=float,
         default=defaults.feature_jitter,
-        help="relative spread by which rows and reuse histograms vary in training; with the weight "
-        "decay it keeps the network from learning the tables by heart",
+        help="relative spread by which rows and reuse histograms vary in training with published features; "
+        "with the weight decay it keeps the network from learning the tables by heart",
     )
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--threads", type=int, default=defaults.threads, help="torch threads")
@@ -87,7 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         default = getattr(defaults, option[2:].replace("-", "_"))
         parser.add_argument(
-            option, type=_sizes, default=default, metavar="N,N,…", help=f"outputs of the {what}"
+            option,
+            type=whole_numbers,
+            default=default,
+            metavar="N,N,…",
+            help=f"outputs of the {what}",
         )
     parser.add_argument(
         "--devices-per-node",
@@ -112,12 +130,3 @@ def run(args: argparse.Namespace) -> int:
     models.save(file)
     print(f"wrote {file}; errors on held-out data:\n{errors_table(models.info)}")
     return 0
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be whole numbers with commas between them, such as 128,32; got {text[:60]!r}"
-        ) from None

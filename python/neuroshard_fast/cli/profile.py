@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_fast.cli.common import output
+from neuroshard_fast.cli.common import output, whole_numbers
 
 if TYPE_CHECKING:
     from neuroshard_fast.cost_data import CostDataInfo
@@ -31,6 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "fbgemm", "embedding-bag", "simulated"),
         default="auto",
         help="default: FBGEMM where it is installed",
+    )
+    compute.add_argument(
+        "--dims",
+        type=whole_numbers,
+        metavar="N,N,…",
+        help="take every table with each of these dims (default: 4, 8, 16, … up to 128 or the largest)",
+    )
+    compute.add_argument(
+        "--most-tables", type=int, default=15, help="most tables of a sample (default: 15)"
     )
     compute.add_argument(
         "--held-out",
@@ -62,6 +71,11 @@ def _add_common(parser: argparse.ArgumentParser, samples: int) -> None:
     parser.add_argument(
         "--rounds", type=int, default=3, help="rounds of each sample, some time apart (default: 3)"
     )
+    parser.add_argument(
+        "--label",
+        default="",
+        help="of the conditions, such as 4096_fp16: fill compute-LABEL or comm_D-LABEL",
+    )
     parser.add_argument("--hardware", help="what to simulate: a100, h100 or h200")
 
 
@@ -85,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             rounds=args.rounds,
             hardware=args.hardware,
+            label=args.label,
         )
         if filled is not None:
             comm = read_communication(filled)
@@ -105,6 +120,9 @@ def run(args: argparse.Namespace) -> int:
         backend="auto" if args.hardware else args.backend,
         hardware=args.hardware,
         held_out=args.held_out,
+        dims=args.dims,
+        most_tables=args.most_tables,
+        label=args.label,
     )
     compute = read_compute(filled)
     floors = {"": compute.noise_floor}

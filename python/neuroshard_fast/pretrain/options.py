@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from neuroshard_fast.checks import finite_number, one_of, whole_number
 from neuroshard_fast.cluster import MAX_DEVICES
 from neuroshard_fast.errors import InputError
+from neuroshard_fast.features import FeatureKind
 
 CommunicationKind = Literal["shared", "per-count"]
 
@@ -27,8 +28,11 @@ class PretrainOptions:
         as devices.
     learning_rate: of Adam, at its peak.
     weight_decay: of the compute network (decoupled, as in AdamW).
+    features: what the compute network sees of a table: "physical" (any batch size and data type) or
+        "published" (one of each).
     feature_jitter: relative spread by which the rows and the reuse histogram of every table vary from
-        one sample of a training step to the next.
+        one sample of a training step to the next; with the published features.
+    proposed_share: of the samples trained on, how many are of plans that a search proposed, if there are any.
     seed: of the split, the initial weights and the order of the batches.
     threads: of torch.
     table_sizes: outputs of the table network's layers.
@@ -50,7 +54,9 @@ class PretrainOptions:
     shared_minibatch_size: int = 32
     learning_rate: float = 3e-3
     weight_decay: float = 0.3
+    features: FeatureKind = "physical"
     feature_jitter: float = 0.4
+    proposed_share: float = 0.3
     seed: int = 0
     threads: int = 1
     table_sizes: tuple[int, ...] = (128, 32)
@@ -69,6 +75,8 @@ class PretrainOptions:
         finite_number(self.learning_rate, "learning_rate", low=1e-9, high=10.0)
         finite_number(self.weight_decay, "weight_decay", low=0.0, high=100.0)
         finite_number(self.feature_jitter, "feature_jitter", low=0.0, high=10.0)
+        one_of(self.features, "features", get_args(FeatureKind))
+        finite_number(self.proposed_share, "proposed_share", low=0.0, high=0.99)
         whole_number(self.seed, "seed", low=0, high=2**31 - 1)
         whole_number(self.threads, "threads", low=1, high=1024)
         whole_number(self.devices_per_node, "devices_per_node", low=1, high=MAX_DEVICES)

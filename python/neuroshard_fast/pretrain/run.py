@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,10 @@ from neuroshard_fast.checks import label
 from neuroshard_fast.cluster import MAX_DEVICES
 from neuroshard_fast.cost_data import (
     COMPUTE_FOLDER,
-    HELD_OUT_FOLDER,
     CommunicationData,
     ComputeData,
     CostDataInfo,
-    communication_folder,
-    device_counts,
+    cost_data_folders,
     read_communication,
     read_compute,
 )
@@ -35,11 +34,15 @@ from neuroshard_fast.cost_models import (
     Training,
     TrainingData,
 )
+from neuroshard_fast.doubts import TableRanges, TrainedOn
 from neuroshard_fast.errors import InputError, MissingDependencyError
-from neuroshard_fast.features import DIM_COLUMN
+from neuroshard_fast.features import FEATURE_NAMES, compute_features
 from neuroshard_fast.plan import Source
 from neuroshard_fast.pretrain.options import PretrainOptions
 from neuroshard_fast.stamps import installed_versions, utc_now
+from neuroshard_fast.tables import EmbeddingTable
+
+Floats = npt.NDArray[np.float64]
 
 _COMPUTE = "compute"  # the network
 _FEWEST_SAMPLES = 20
@@ -58,58 +61,46 @@ def pretrain(
 
     folder: holds ``compute`` and, for each device count D trained on, ``comm_D``; perhaps
         ``compute_heldout``: samples of tables that ``compute`` lacks, to report the error on
-        unseen tables.
+        unseen tables. Of each there may be several, with a label behind ``-``: of other batch sizes, data
+        types or plans that a search proposed.
     name: of the cost models.
     progress: show a progress bar for each network.
 
-    InputError where the data is unsound, too small, or of different batch sizes or sources;
-    MissingDependencyError without the extra ``pretrain``.
+    InputError where the data is unsound, too small, or of different sources, or of different batch sizes
+    where networks serve but one; MissingDependencyError without the extra ``pretrain``.
     """
     label(name, "name")
     options = options or PretrainOptions()
     data_folder = Path(folder)
-    compute = read_compute(data_folder / COMPUTE_FOLDER)
-    held_out = _read_held_out_tables(data_folder / HELD_OUT_FOLDER, compute)
-    communication = {
-        devices: _read_communication(data_folder / communication_folder(devices), devices)
-        for devices in device_counts(data_folder)
-    }
-    _check_costs(data_folder / COMPUTE_FOLDER, compute.costs)
-    data = [_training_data(COMPUTE_FOLDER, len(compute.costs), compute.info, len(compute.features))]
-    if held_out is not None:
-        data.append(
-            _training_data(
-                HELD_OUT_FOLDER, len(held_out.costs), held_out.info, len(held_out.features)
-            )
-        )
-    data += [
-        _training_data(communication_folder(devices), len(samples.dims), samples.info)
-        for devices, samples in communication.items()
+    data = _read(data_folder)
+    described = [
+        *(_training_data(part, len(part.tables)) for part in (*data.compute, *data.held_out)),
+        *(_training_data(part) for part in data.communication),
     ]
-
-    source, hardware, batch_size = _common(data_folder, data)
+    source, hardware = _common(data_folder, described)
+    if options.features == "published" or options.communication == "per-count":
+        _check_same(data_folder, "batch_size", described)
     command = label(_command(data_folder, name, options), f"{folder}: the command to record")
 
     tensors: dict[str, F32] = {}
     errors: list[HeldOutError] = []
     with _torch(options):
-        _train_compute(compute, held_out, options, tensors, errors, progress=progress)
+        _train_compute(data, options, tensors, errors, progress=progress)
         if options.communication == "per-count":
-            for devices, samples in communication.items():
-                _train_communication(devices, samples, options, tensors, errors, progress=progress)
-        elif communication:
-            _train_shared(communication, batch_size, options, tensors, errors, progress=progress)
+            for part in data.communication:
+                _train_communication(part, options, tensors, errors, progress=progress)
+        elif data.communication:
+            _train_shared(data.communication, options, tensors, errors, progress=progress)
+    is_shared = bool(data.communication) and options.communication == "shared"
     info = CostModelsInfo(
         name=name,
         source=source,
         hardware=hardware,
-        batch_size=batch_size,
-        devices_per_node=(
-            options.devices_per_node
-            if communication and options.communication == "shared"
-            else None
-        ),
-        data=tuple(data),
+        batch_size=_batch_size(data.compute[0].info),
+        devices_per_node=options.devices_per_node if is_shared else None,
+        feature_names=FEATURE_NAMES[options.features],
+        trained_on=_trained_on(data),
+        data=tuple(described),
         training=Training(
             command=command,
             seed=options.seed,
@@ -121,9 +112,35 @@ def pretrain(
     return CostModels(info, tensors)
 
 
+@dataclass(frozen=True)
+class _CostData:
+    compute: list[ComputeData]
+    held_out: list[ComputeData]
+    communication: list[CommunicationData]
+
+
+def _read(folder: Path) -> _CostData:
+    """All cost data in ``folder``; InputError where it is not fit for training."""
+    folders = cost_data_folders(folder)
+    if not folders.compute:
+        raise InputError(f"{folder}: no folder {COMPUTE_FOLDER} or {COMPUTE_FOLDER}-LABEL in it")
+    compute = [read_compute(path) for path in folders.compute]
+    for path, part in zip(folders.compute, compute, strict=True):
+        _check_costs(path, part.costs)
+    held_out = [read_compute(path) for path in folders.held_out]
+    for path, part in zip(folders.held_out, held_out, strict=True):
+        _check_unseen(path, part, compute)
+        _check_range(path, part.costs)
+    communication = [
+        _read_communication(path, devices)
+        for devices, paths in folders.communication.items()
+        for path in paths
+    ]
+    return _CostData(compute, held_out, communication)
+
+
 def _train_compute(
-    compute: ComputeData,
-    held_out: ComputeData | None,
+    data: _CostData,
     options: PretrainOptions,
     tensors: dict[str, F32],
     errors: list[HeldOutError],
@@ -131,13 +148,26 @@ def _train_compute(
     progress: bool,
 ) -> None:
     from neuroshard_fast.pretrain.accuracy import held_out_error
-    from neuroshard_fast.pretrain.networks import ComputeRegression
+    from neuroshard_fast.pretrain.networks import ComputeRegression, LookupSamples, calibrate
     from neuroshard_fast.pretrain.training import Split, fit
 
-    split = Split.random(len(compute.costs), options.seed)
-    regression = ComputeRegression(
-        compute.features, compute.samples, compute.costs, split.training, options
+    features: list[F32] = []
+    sets: list[tuple[int, ...]] = []
+    splits: list[Split] = []
+    tables = 0
+    for part in data.compute:
+        features.append(_features(part, options))
+        splits.append(Split.random(len(part.costs), options.seed, len(sets)))
+        sets += [tuple(tables + table for table in sample) for sample in part.samples]
+        tables += len(part.tables)
+    samples = LookupSamples(
+        np.concatenate(features),
+        sets,
+        np.concatenate([part.costs for part in data.compute]),
+        np.concatenate([np.full(len(part.costs), part.costs.mean()) for part in data.compute]),
     )
+    split = Split.joined(splits, [_repeats(part, data.compute, options) for part in data.compute])
+    regression = ComputeRegression(options.features, samples, split.training, options)
     fit(
         regression,
         [split],
@@ -147,24 +177,37 @@ def _train_compute(
         label=_COMPUTE,
         progress=progress,
     )
+    calibrate(regression, regression.output, [each.validation for each in splits])
     tensors |= regression.export()
-    predicted = regression.predict(compute.features, [compute.samples[i] for i in split.test])
-    errors.append(
-        held_out_error(
-            _COMPUTE, "samples", predicted, compute.costs[split.test], compute.noise_floor
+    for part, own in zip(data.compute, splits, strict=True):
+        predicted = regression.predict(samples.features, [sets[index] for index in own.test])
+        errors.append(
+            held_out_error(
+                _COMPUTE,
+                _held_out(part.info),
+                predicted,
+                samples.costs[own.test][:, None],
+                part.noise_floor,
+                part=part.name,
+            )
         )
-    )
-    if held_out is not None:
-        predicted = regression.predict(held_out.features, held_out.samples)
-        noise_floor = (
-            held_out.noise_floor if held_out.noise_floor is not None else compute.noise_floor
+    known_floor = next((x.noise_floor for x in data.compute if x.noise_floor is not None), None)
+    for part in data.held_out:
+        predicted = regression.predict(_features(part, options), part.samples)
+        floor = part.noise_floor if part.noise_floor is not None else known_floor
+        errors.append(
+            held_out_error(
+                _COMPUTE, "tables", predicted, part.costs[:, None], floor, part=part.name
+            )
         )
-        errors.append(held_out_error(_COMPUTE, "tables", predicted, held_out.costs, noise_floor))
+
+
+def _features(part: ComputeData, options: PretrainOptions) -> F32:
+    return compute_features(options.features, part.tables, _batch_size(part.info))
 
 
 def _train_communication(
-    devices: int,
-    samples: CommunicationData,
+    part: CommunicationData,
     options: PretrainOptions,
     tensors: dict[str, F32],
     errors: list[HeldOutError],
@@ -175,16 +218,14 @@ def _train_communication(
     from neuroshard_fast.pretrain.networks import CommunicationRegression
     from neuroshard_fast.pretrain.training import Split, fit
 
-    split = Split.random(len(samples.dims), options.seed)
-    for network, inputs, costs, noise_floor in (
-        (
-            f"forward.{devices}",
-            [samples.dims, samples.starts],
-            samples.forward,
-            samples.noise_floor_forward,
-        ),
-        (f"backward.{devices}", [samples.dims], samples.backward, samples.noise_floor_backward),
+    split = Split.random(len(part.dims), options.seed)
+    devices = part.dims.shape[1]
+    for direction, inputs in (
+        ("forward", [part.dims, part.starts]),
+        ("backward", [part.dims]),
     ):
+        network = f"{direction}.{devices}"
+        costs, noise_floor = _costs(part, direction)
         regression = CommunicationRegression(network, inputs, costs, split.training, options)
         fit(
             regression,
@@ -197,12 +238,27 @@ def _train_communication(
         )
         tensors |= regression.export()
         predicted = regression.predict(split.test)
-        errors.append(held_out_error(network, "samples", predicted, costs[split.test], noise_floor))
+        errors.append(
+            held_out_error(
+                network,
+                _held_out(part.info),
+                predicted,
+                costs[split.test],
+                noise_floor,
+                part=part.name,
+            )
+        )
+
+
+def _costs(part: CommunicationData, direction: str) -> tuple[Floats, float | None]:
+    """Costs and noise floor of one direction."""
+    if direction == "forward":
+        return part.forward, part.noise_floor_forward
+    return part.backward, part.noise_floor_backward
 
 
 def _train_shared(
-    communication: Mapping[int, CommunicationData],
-    batch_size: int,
+    communication: list[CommunicationData],
     options: PretrainOptions,
     tensors: dict[str, F32],
     errors: list[HeldOutError],
@@ -210,56 +266,132 @@ def _train_shared(
     progress: bool,
 ) -> None:
     from neuroshard_fast.pretrain.accuracy import held_out_error
+    from neuroshard_fast.pretrain.networks import calibrate
     from neuroshard_fast.pretrain.shared_communication import (
         AllToAlls,
         SharedCommunicationRegression,
     )
     from neuroshard_fast.pretrain.training import Split, fit
 
-    splits: dict[int, Split] = {}
+    splits: list[Split] = []
     first = 0
-    for devices, part in communication.items():
-        splits[devices] = Split.random(len(part.dims), options.seed, first)
+    for part in communication:
+        splits.append(Split.random(len(part.dims), options.seed, first))
         first += len(part.dims)
-    forward = {
-        devices: AllToAlls(part.dims, part.starts, part.forward)
-        for devices, part in communication.items()
-    }
-    backward = {
-        devices: AllToAlls(part.dims, None, part.backward)
-        for devices, part in communication.items()
-    }
-    for direction, samples in (("forward", forward), ("backward", backward)):
+    repeated = [
+        split.repeated(_repeats(part, communication, options))
+        for part, split in zip(communication, splits, strict=True)
+    ]
+    for direction in ("forward", "backward"):
         network = f"{direction}.shared"
-        regression = SharedCommunicationRegression(direction, samples, splits, batch_size, options)
+        samples = [
+            AllToAlls(
+                _batch_size(part.info),
+                part.dims,
+                part.starts if direction == "forward" else None,
+                _costs(part, direction)[0],
+            )
+            for part in communication
+        ]
+        regression = SharedCommunicationRegression(direction, samples, splits, options)
         fit(
             regression,
-            list(splits.values()),
+            repeated,
             options,
             minibatch_size=options.shared_minibatch_size,
             weight_decay=0.0,
             label=network,
             progress=progress,
         )
+        calibrate(regression, regression.output, [split.validation for split in splits])
         tensors |= regression.export()
         first = 0
-        for devices, part in communication.items():
-            test = splits[devices].test
-            measured = samples[devices].costs[test - first]
-            first += len(part.dims)
-            noise_floor = (
-                part.noise_floor_forward if direction == "forward" else part.noise_floor_backward
-            )
+        for part, split in zip(communication, splits, strict=True):
+            costs, noise_floor = _costs(part, direction)
             errors.append(
                 held_out_error(
                     network,
-                    "samples",
-                    regression.predict(test),
-                    measured,
+                    _held_out(part.info),
+                    regression.predict(split.test),
+                    costs[split.test - first],
                     noise_floor,
-                    devices=devices,
+                    part=part.name,
+                    devices=part.dims.shape[1],
                 )
             )
+            first += len(costs)
+
+
+def _repeats(
+    part: ComputeData | CommunicationData,
+    parts: Sequence[ComputeData | CommunicationData],
+    options: PretrainOptions,
+) -> int:
+    """How often the samples of ``part`` are trained on for once that random ones are.
+
+    Samples of plans are few, and are where planning looks: of all they become ``proposed_share``.
+    """
+    if _held_out(part.info) != "plans":
+        return 1
+    proposed = sum(_samples(each) for each in parts if _held_out(each.info) == "plans")
+    others = sum(map(_samples, parts)) - proposed
+    share = options.proposed_share
+    return max(1, round(others * share / (1 - share) / proposed))
+
+
+def _samples(part: ComputeData | CommunicationData) -> int:
+    return len(part.samples if isinstance(part, ComputeData) else part.dims)
+
+
+def _held_out(info: CostDataInfo | None) -> Literal["samples", "plans"]:
+    return "plans" if info is not None and info.drawn_from == "plans" else "samples"
+
+
+def _batch_size(info: CostDataInfo | None) -> int:
+    return PUBLISHED_BATCH_SIZE if info is None else info.batch_size
+
+
+def _trained_on(data: _CostData) -> TrainedOn:
+    """What the samples to train on span."""
+    quantities = []
+    loads = []
+    for part in data.compute:
+        each = TableRanges.of(part.tables, _batch_size(part.info))
+        quantities.append(each)
+        loads += [
+            (len(sample), each.lookups[list(sample)].sum(), each.read_bytes[list(sample)].sum())
+            for sample in part.samples
+        ]
+    infos = [part.info for part in data.compute]
+    sizes = [_batch_size(info) for info in infos]
+    device_tables, device_lookups, device_read_bytes = (_range(x) for x in zip(*loads, strict=True))
+    tables = {
+        field: _range(np.concatenate([getattr(each, field) for each in quantities]))
+        for field in ("rows", "width", "pooling_factor", "reuse")
+    }
+    sent = [part.dims * 4 * _batch_size(part.info) for part in data.communication]
+    waits = [part.starts.max(axis=1, keepdims=True) - part.starts for part in data.communication]
+    return TrainedOn(
+        batch_sizes=(min(sizes), max(sizes)),
+        data_types=tuple(sorted({table.data_type for x in data.compute for table in x.tables})),
+        optimizers=tuple(
+            sorted(
+                {o for info in infos if info and info.optimizer for o in info.optimizer.split(",")}
+            )
+        ),
+        **tables,
+        device_tables=device_tables,
+        device_lookups=device_lookups,
+        device_read_bytes=device_read_bytes,
+        device_counts=tuple(sorted({part.dims.shape[1] for part in data.communication})),
+        sent_bytes=_range(np.concatenate([x.ravel() for x in sent])) if sent else None,
+        wait_ms=_range(np.concatenate([x.ravel() for x in waits])) if waits else None,
+    )
+
+
+def _range(values: npt.ArrayLike) -> tuple[float, float]:
+    array = np.asarray(values, float)
+    return float(array.min()), float(array.max())
 
 
 @contextmanager
@@ -296,23 +428,19 @@ def _read_communication(folder: Path, devices: int) -> CommunicationData:
     return samples
 
 
-def _read_held_out_tables(folder: Path, compute: ComputeData) -> ComputeData | None:
-    """Samples of tables that are not trained on, or None where there are none.
-
-    A table with other dims is the same table.
-    """
-    if not folder.exists():
-        return None
-    held_out = read_compute(folder)
-    known = {row.tobytes() for row in np.delete(compute.features, DIM_COLUMN, axis=1)}
-    for index, row in enumerate(np.delete(held_out.features, DIM_COLUMN, axis=1)):
-        if row.tobytes() in known:
+def _check_unseen(folder: Path, held_out: ComputeData, compute: Sequence[ComputeData]) -> None:
+    """InputError where a table is trained on too. A table with other dims is the same table."""
+    known = {_identity(table) for part in compute for table in part.tables}
+    for index, table in enumerate(held_out.tables):
+        if _identity(table) in known:
             raise InputError(
                 f"{folder}: table {index} of table_configs.json is also in {COMPUTE_FOLDER}; the tables "
                 "of the two folders must differ, so that the error on unseen tables is one"
             )
-    _check_range(folder, held_out.costs)
-    return held_out
+
+
+def _identity(table: EmbeddingTable) -> tuple[object, ...]:
+    return table.num_embeddings, table.pooling_factor, table.reuse_histogram
 
 
 def _check_range(folder: Path, costs: npt.NDArray[np.float64]) -> None:
@@ -332,14 +460,16 @@ def _check_costs(folder: Path, costs: npt.NDArray[np.float64]) -> None:
 
 
 def _training_data(
-    part: str, samples: int, info: CostDataInfo | None, tables: int | None = None
+    part: ComputeData | CommunicationData, tables: int | None = None
 ) -> TrainingData:
+    info = part.info
     if info is None:
-        return TrainingData(part=part, samples=samples, tables=tables)
+        return TrainingData(part=part.name, samples=_samples(part), tables=tables)
     return TrainingData(
-        part=part,
-        samples=samples,
+        part=part.name,
+        samples=_samples(part),
         tables=tables,
+        data_type=info.data_type or None,
         source=info.source,
         backend=info.backend,
         hardware=info.hardware,
@@ -351,19 +481,16 @@ def _training_data(
     )
 
 
-def _common(folder: Path, data: list[TrainingData]) -> tuple[Source, str, int]:
-    """Source, hardware and batch size of all parts; InputError where they are not of one kind."""
+def _common(folder: Path, data: list[TrainingData]) -> tuple[Source, str]:
+    """Source and hardware of all parts; InputError where they are not of one kind."""
     _check_same(folder, "source", data)
-    _check_same(folder, "batch_size", data)
     # Else the error on unseen tables would be that of another operator.
-    lookups = [part for part in data if part.part in (COMPUTE_FOLDER, HELD_OUT_FOLDER)]
-    _check_same(folder, "backend", lookups)
-    source, batch_size = data[0].source, data[0].batch_size
+    _check_same(folder, "backend", [part for part in data if part.tables is not None])
+    source = data[0].source
     hardware = dict.fromkeys(part.hardware for part in data if part.hardware is not None)
     return (
         "imported" if source is None else source,
         "; ".join(hardware) or "unknown (published cost data)",
-        PUBLISHED_BATCH_SIZE if batch_size is None else batch_size,
     )
 
 

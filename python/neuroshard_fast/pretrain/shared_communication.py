@@ -8,7 +8,7 @@ as good as others, as long as they lie between those it was trained on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,12 @@ from torch import Tensor, nn
 
 from neuroshard_fast.cost_models import F32
 from neuroshard_fast.pretrain.networks import (
+    Batch,
+    CostOutput,
+    Predictions,
     cost_statistics,
     export_layers,
+    first_layer,
     make_layers,
     predicted_costs,
 )
@@ -34,10 +38,13 @@ _PEERS = slice(4, 7)  # features that say how many peers there are
 
 @dataclass(frozen=True)
 class AllToAlls:
-    """Samples of one device count; all arrays [samples, devices].
+    """Samples of one device count and batch size; all arrays [samples, devices].
 
+    batch_size: samples of the global batch.
     dims: columns of each device. starts: ms; None for the backward all-to-all. costs: ms.
     """
+
+    batch_size: int
 
     dims: Floats
     starts: Floats | None
@@ -76,57 +83,59 @@ def communication_features(
 
 
 class SharedCommunicationNetwork(nn.Module):
-    """[samples, devices, features] to standardised costs, [samples, devices]."""
+    """[samples, devices, features] to standardised costs and high costs, each [samples, devices]."""
 
     def __init__(self, features: int, options: PretrainOptions):
         super().__init__()
         self.device = make_layers([features, *options.device_sizes], relu_at_end=False)
         channels = options.device_sizes[-1]
-        self.head = make_layers([3 * channels, *options.head_sizes, 1], relu_at_end=False)
+        self.head = make_layers([3 * channels, *options.head_sizes], relu_at_end=True)
+        self.output = CostOutput(options.head_sizes[-1])
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         encoded = self.device(features)
         across = torch.cat([encoded.amax(dim=1), encoded.mean(dim=1)], dim=1)
         # The first layer's product with what is the same for all devices is taken only once.
-        first = _first_layer(self.head)
+        first = first_layer(self.head)
         channels = encoded.shape[2]
         own, shared = first.weight[:, :channels], first.weight[:, channels:]
         hidden = encoded @ own.T + nn.functional.linear(across, shared, first.bias)[:, None]
-        costs: Tensor = self.head[1:](hidden)
-        return costs[:, :, 0]
+        cost, high = self.output(self.head[1:](hidden))
+        return cost[:, :, 0], high[:, :, 0]
 
 
 class SharedCommunicationRegression:
-    """Costs of all-to-alls of several device counts, by one network.
+    """Costs of all-to-alls of several device counts and batch sizes, by one network.
 
     direction: "forward" or "backward".
-    samples: by device count; numbered on from one count to the next, in that order.
-    splits: of the samples of each count, in the same numbering.
+    samples: each part of one device count; numbered on from one part to the next.
+    splits: of the samples of each part, in the same numbering.
     """
 
     def __init__(
         self,
         direction: str,
-        samples: Mapping[int, AllToAlls],
-        splits: Mapping[int, Split],
-        batch_size: int,
+        samples: Sequence[AllToAlls],
+        splits: Sequence[Split],
         options: PretrainOptions,
     ):
         self._name = f"{direction}.shared"
         self._features: list[Tensor] = []
         self._costs: list[Tensor] = []
+        self._typical: list[Tensor] = []
         self._first: list[int] = []
         training: list[F32] = []
         costs: list[Floats] = []
         first = 0
-        for devices, part in samples.items():
+        for part, split in zip(samples, splits, strict=True):
             features = communication_features(
-                part.dims, part.starts, batch_size, options.devices_per_node
+                part.dims, part.starts, part.batch_size, options.devices_per_node
             )
             self._features.append(torch.from_numpy(features))
             self._costs.append(torch.from_numpy(part.costs.astype(np.float32)))
+            self._typical.append(torch.full((1, 1), float(part.costs.mean())))
             self._first.append(first)
-            chosen = splits[devices].training - first
+            chosen = split.training - first
             training.append(features[chosen].reshape(-1, features.shape[2]))
             costs.append(part.costs[chosen])
             first += len(part.costs)
@@ -139,38 +148,39 @@ class SharedCommunicationRegression:
         without_effect = ~varies
         without_effect[_PEERS] = True
         with torch.no_grad():
-            _first_layer(self.network.device).weight[:, torch.from_numpy(without_effect)] = 0.0
-        # Each device count counts the same, however many devices it has costs of.
+            first_layer(self.network.device).weight[:, torch.from_numpy(without_effect)] = 0.0
+        # Each part counts the same, however many devices it has costs of.
         statistics = [cost_statistics(part) for part in costs]
-        self.cost_mean, self._cost_std = (float(np.mean(x)) for x in zip(*statistics, strict=True))
+        self._cost_mean, self._cost_std = (float(np.mean(x)) for x in zip(*statistics, strict=True))
 
-    def batch(self, samples: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """``samples``: of one device count."""
-        count = np.searchsorted(self._first, int(samples[0]), side="right") - 1
-        chosen = samples - self._first[count]
-        standardised: Tensor = self.network(self._features[count][chosen])
-        return standardised * self._cost_std + self.cost_mean, self._costs[count][chosen]
+    def batch(self, samples: Tensor, generator: torch.Generator | None) -> Batch:
+        """``samples``: of one part."""
+        part = int(np.searchsorted(self._first, int(samples[0]), side="right")) - 1
+        chosen = samples - self._first[part]
+        predicted, high = (
+            standardised * self._cost_std + self._cost_mean
+            for standardised in self.network(self._features[part][chosen])
+        )
+        return Batch(predicted, high, self._costs[part][chosen], self._typical[part])
 
-    def predict(self, samples: npt.NDArray[np.int64]) -> Floats:
-        """Costs in ms of ``samples`` of one device count, [samples, devices]."""
+    def predict(self, samples: npt.NDArray[np.int64]) -> Predictions:
+        """Costs of ``samples`` of one part, [samples, devices]."""
         return predicted_costs(self, samples)
+
+    @property
+    def output(self) -> CostOutput:
+        """The last layer."""
+        return self.network.output
 
     def export(self) -> dict[str, F32]:
         """The tensors, by their names in a file of cost models."""
+        output = self.output.export(self._cost_mean, self._cost_std)
         return {
             f"{self._name}.feature_mean": self.mean,
             f"{self._name}.feature_std": self.std,
             **export_layers(f"{self._name}.device", self.network.device),
-            **export_layers(
-                f"{self._name}.head", self.network.head, self.cost_mean, self._cost_std
-            ),
+            **export_layers(f"{self._name}.head", self.network.head, output),
         }
-
-
-def _first_layer(layers: nn.Sequential) -> nn.Linear:
-    first = layers[0]
-    assert isinstance(first, nn.Linear)  # noqa: S101 for the type checker
-    return first
 
 
 def _statistics(parts: Sequence[F32]) -> tuple[F32, F32, npt.NDArray[np.bool_]]:

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from neuroshard_fast.cost_models import HIGH_QUANTILE
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.pretrain.networks import Regression
+from neuroshard_fast.pretrain.networks import Batch, Regression
 from neuroshard_fast.pretrain.options import PretrainOptions
 from neuroshard_fast.progress import progress_bar
 
@@ -35,6 +36,20 @@ class Split:
         order = first + np.random.default_rng(seed).permutation(samples)
         training, validation = samples * 8 // 10, samples * 9 // 10
         return cls(order[:training], order[training:validation], order[validation:])
+
+    @classmethod
+    def joined(cls, splits: Sequence[Split], repeats: Sequence[int]) -> Split:
+        """One of all ``splits``, each repeated so often in an epoch."""
+        each = [split.repeated(count) for split, count in zip(splits, repeats, strict=True)]
+        return cls(
+            np.concatenate([split.training for split in each]),
+            np.concatenate([split.validation for split in each]),
+            np.concatenate([split.test for split in each]),
+        )
+
+    def repeated(self, count: int) -> Split:
+        """The same, each sample to train on ``count`` times; validation weighs it as much."""
+        return Split(np.tile(self.training, count), np.tile(self.validation, count), self.test)
 
 
 def fit(
@@ -66,7 +81,6 @@ def fit(
     )
     steps = options.epochs * sum(math.ceil(len(samples) / minibatch_size) for samples in training)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
-    mean_cost = regression.cost_mean
 
     best, best_epoch = math.inf, 0
     best_weights = copy.deepcopy(regression.network.state_dict())
@@ -74,14 +88,13 @@ def fit(
         for epoch in range(options.epochs):
             for samples in _minibatches(training, minibatch_size, generator):
                 optimizer.zero_grad()
-                loss = _loss(*regression.batch(samples, generator), mean_cost)
-                torch.autograd.backward(loss)
+                batch = regression.batch(samples, generator)
+                torch.autograd.backward(_loss(batch) + _high_loss(batch))
                 optimizer.step()
                 schedule.step()
             with torch.no_grad():
                 error = statistics.fmean(
-                    float(_loss(*regression.batch(samples, None), mean_cost))
-                    for samples in validation
+                    float(_loss(regression.batch(samples, None))) for samples in validation
                 )
             if not math.isfinite(error):
                 raise InputError(
@@ -123,11 +136,19 @@ def _rate(step: int, steps: int) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * (step - rising) / max(1, steps - rising))
 
 
-def _loss(predicted: Tensor, measured: Tensor, mean_cost: float) -> Tensor:
-    """Mean absolute error, relative to each cost plus relative to the mean cost.
+def _loss(batch: Batch) -> Tensor:
+    """Mean absolute error, relative to each cost plus relative to the typical cost.
 
     The first term alone neglects dear samples, which decide a plan's cost; the second alone
     neglects cheap ones. Squares, as published, would follow outliers of the measurement.
     """
-    error = (predicted - measured).abs()
-    return (error / measured).mean() + error.mean() / mean_cost
+    error = (batch.predicted - batch.measured).abs()
+    return (error / batch.measured).mean() + (error / batch.typical).mean()
+
+
+def _high_loss(batch: Batch) -> Tensor:
+    """Quantile loss, relative to each cost: least where HIGH_QUANTILE of costs lie below the high one."""
+    if batch.high is None:
+        return batch.predicted.new_zeros(())
+    above = (batch.measured - batch.high) / batch.measured
+    return torch.maximum(HIGH_QUANTILE * above, (HIGH_QUANTILE - 1) * above).mean()

@@ -18,7 +18,7 @@ import msgspec
 from neuroshard_fast import config, published
 from neuroshard_fast.checks import MAX_SEED, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
-from neuroshard_fast.cost_data import CostDataInfo, communication_folder
+from neuroshard_fast.cost_data import CostDataInfo, communication_folder, labelled
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.backends import check_torch
 from neuroshard_fast.profile.environment import measured_info, simulated_info
@@ -60,6 +60,7 @@ def profile_communication(
     seed: int = 0,
     rounds: int = ROUNDS,
     hardware: str | None = None,
+    label: str = "",
 ) -> Path | None:
     """Measure all-to-alls between ``devices`` until ``folder``/comm_``devices`` holds ``samples``.
 
@@ -68,6 +69,7 @@ def profile_communication(
     batch_size: samples of the global batch.
     rounds: of each sample, some time apart.
     hardware: what to simulate instead of measuring.
+    label: of the conditions; the folder is ``folder``/comm_``devices``-``label``.
 
     Starts one process a device on this machine, unless torchrun has started this process as one of
     them. Killed and started again with the same arguments it continues; samples that are there
@@ -78,7 +80,7 @@ def profile_communication(
     whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
     whole_number(seed, "seed", low=0, high=MAX_SEED)
     whole_number(rounds, "rounds", low=1, high=MAX_ROUNDS)
-    path = Path(folder) / communication_folder(devices)
+    path = Path(folder) / labelled(communication_folder(devices), label)
     settings = {
         "batch_size": batch_size,
         "seed": seed,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from neuroshard_fast import published
 from neuroshard_fast.checks import MAX_SEED, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_MEMORY_BYTES
-from neuroshard_fast.cost_data import COMPUTE_FOLDER, HELD_OUT_FOLDER
+from neuroshard_fast.cost_data import COMPUTE_FOLDER, HELD_OUT_FOLDER, labelled
+from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.backends import check_tables, choose_compute_backend, compute_backend
 from neuroshard_fast.profile.environment import measured_info, simulated_info
 from neuroshard_fast.profile.host_memory import batch_bytes, check_host_memory, needed_bytes
@@ -22,10 +23,12 @@ from neuroshard_fast.profile.log import (
     fill,
     start_folder,
 )
-from neuroshard_fast.profile.sampling import ComputeSampler, augment
+from neuroshard_fast.profile.sampling import MOST_TABLES, ComputeSampler, augment
 from neuroshard_fast.progress import progress_bar
 from neuroshard_fast.published import PublishedTable
 from neuroshard_fast.tables import EmbeddingTable, TableSet
+
+MAX_TABLES_A_SAMPLE = 10_000
 
 
 def profile_compute(
@@ -40,12 +43,15 @@ def profile_compute(
     backend: str = "auto",
     hardware: str | None = None,
     held_out: bool = False,
+    dims: Sequence[int] | None = None,
+    most_tables: int = MOST_TABLES,
+    label: str = "",
 ) -> Path:
     """Measure sets of tables of ``pool`` until ``folder``/compute holds ``samples`` samples.
 
     Returns that folder.
 
-    pool: tables to draw from; each is taken with dims 4, 8, 16, … (see
+    pool: tables to draw from; each is taken with each of ``dims``, by default 4, 8, 16, … (see
         :func:`neuroshard_fast.profile.sampling.augmented_dims`).
     batch_size: samples of the global batch.
     memory_bytes: the most that the tables of a sample take.
@@ -53,6 +59,8 @@ def profile_compute(
     backend: "auto", "fbgemm" or "embedding-bag".
     hardware: what to simulate instead of measuring.
     held_out: write to ``folder``/compute_heldout: tables to test cost models on, not to train them.
+    most_tables: the most that a sample has.
+    label: of the conditions, such as "4096_fp16": the folder is ``folder``/compute-``label``.
 
     Killed and started again with the same arguments it continues; samples that are there already
     stay, also where fewer are asked for. InputError where the folder holds other data.
@@ -62,15 +70,19 @@ def profile_compute(
     whole_number(memory_bytes, "memory_bytes", low=1, high=MAX_MEMORY_BYTES)
     whole_number(seed, "seed", low=0, high=MAX_SEED)
     whole_number(rounds, "rounds", low=1, high=MAX_ROUNDS)
-    tables = augment(pool)
-    sampler = ComputeSampler(tables, memory_bytes, seed)
-    path = Path(folder) / (HELD_OUT_FOLDER if held_out else COMPUTE_FOLDER)
+    if dims is not None and not dims:
+        raise InputError("dims: at least one is wanted")
+    whole_number(most_tables, "most_tables", low=1, high=MAX_TABLES_A_SAMPLE)
+    tables = augment(pool, dims)
+    sampler = ComputeSampler(tables, memory_bytes, seed, most_tables)
+    path = Path(folder) / labelled(HELD_OUT_FOLDER if held_out else COMPUTE_FOLDER, label)
     published_tables = [PublishedTable.of(table, batch_size) for table in tables]
     files = {"table_configs.json": published.encode_table_configs(published_tables)}
     common = {
         "batch_size": batch_size,
         "seed": seed,
         "memory_bytes": memory_bytes,
+        "most_tables": most_tables,
         "data_type": ",".join(sorted({table.data_type for table in pool})),
         "optimizer": ",".join(sorted({table.optimizer for table in pool})),
     }

@@ -21,7 +21,7 @@ from neuroshard_fast.tables import EmbeddingTable, TableSet
 AUGMENTED_DIMS = (4, 8, 16, 32, 64, 128)
 """Dims of the tables of an all-to-all, and the least that every table of a pool is taken with."""
 MOST_TABLES = 15
-"""Most tables of a compute sample."""
+"""Most tables of a compute sample, unless said otherwise."""
 
 
 def augmented_dims(pool: TableSet) -> tuple[int, ...]:
@@ -33,18 +33,26 @@ def augmented_dims(pool: TableSet) -> tuple[int, ...]:
     return tuple(dims)
 
 
-def augment(pool: TableSet) -> list[EmbeddingTable]:
-    """Every table of ``pool`` with each of its :func:`augmented_dims`, table by table."""
-    dims = augmented_dims(pool)
-    return [msgspec.structs.replace(table, embedding_dim=dim) for table in pool for dim in dims]
+def augment(pool: TableSet, dims: Sequence[int] | None = None) -> list[EmbeddingTable]:
+    """Every table of ``pool`` with each of ``dims``, table by table; by default its
+    :func:`augmented_dims`."""
+    each = augmented_dims(pool) if dims is None else dims
+    return [msgspec.structs.replace(table, embedding_dim=dim) for table in pool for dim in each]
 
 
 class ComputeSampler:
-    """Sets of 1 to 15 tables whose weights and optimizer state fit ``memory_bytes``."""
+    """Sets of 1 to ``most_tables`` tables whose weights and optimizer state fit ``memory_bytes``."""
 
-    def __init__(self, tables: Sequence[EmbeddingTable], memory_bytes: int, seed: int) -> None:
+    def __init__(
+        self,
+        tables: Sequence[EmbeddingTable],
+        memory_bytes: int,
+        seed: int,
+        most_tables: int = MOST_TABLES,
+    ) -> None:
         sizes = [shard_memory(table).of_width(table.embedding_dim) for table in tables]
         self._seed = seed
+        self._most_tables = most_tables
         self._memory_bytes = memory_bytes
         self._sizes = np.array(sizes)
         self._fitting = np.flatnonzero(self._sizes <= memory_bytes)
@@ -57,7 +65,7 @@ class ComputeSampler:
     def draw(self, sample: int) -> tuple[int, ...]:
         """Table numbers of a sample, all different."""
         generator = np.random.default_rng([self._seed, sample])
-        wanted = int(generator.integers(1, MOST_TABLES + 1))
+        wanted = int(generator.integers(1, self._most_tables + 1))
         chosen: list[int] = []
         left = self._memory_bytes
         for table in generator.permutation(self._fitting):

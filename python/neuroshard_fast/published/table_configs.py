@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
 from neuroshard_fast import config
-from neuroshard_fast.checks import finite_number, whole_number
+from neuroshard_fast.checks import finite_number, one_of, whole_number
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.reuse import HISTOGRAM_BINS
 from neuroshard_fast.tables import (
     MAX_DIM,
     MAX_POOLING_FACTOR,
     MAX_ROWS,
+    DataType,
     EmbeddingTable,
     Feature,
     TableSet,
@@ -25,12 +26,16 @@ _BINS = tuple(f"bin_{k}" for k in range(HISTOGRAM_BINS))
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """One entry: rows, mean pooling factor, reuse histogram (17 bins), and dim or None."""
+    """One entry: rows, mean pooling factor, reuse histogram (17 bins), and dim or None.
+
+    data_type: of the weights; None where it is not said, as in published files.
+    """
 
     rows: int
     pooling_factor: float
     reuse_histogram: tuple[float, ...]
     dim: int | None = None
+    data_type: DataType | None = None
 
     @classmethod
     def of(cls, table: EmbeddingTable, batch_size: int) -> PublishedTable:
@@ -40,16 +45,19 @@ class PublishedTable:
             pooling_factor=table.pooling_factor,
             reuse_histogram=table.histogram(batch_size),
             dim=table.embedding_dim,
+            data_type=table.data_type,
         )
 
     def with_dim(self, dim: int, name: str) -> EmbeddingTable:
-        """The table with ``dim`` columns: fp32, pooled, SGD, as the published code has it."""
+        """The table with ``dim`` columns: pooled, SGD and, if nothing is said, fp32, as the published
+        code has it."""
         return EmbeddingTable(
             name=name,
             num_embeddings=self.rows,
             embedding_dim=dim,
             features=(Feature(name=name, pooling_factor=self.pooling_factor),),
             reuse_histogram=self.reuse_histogram,
+            data_type=self.data_type or "fp32",
         )
 
 
@@ -96,13 +104,15 @@ def encode_table_configs(tables: Sequence[PublishedTable]) -> bytes:
     """The contents of a ``table_configs.json``."""
     entries = []
     for table in tables:
-        entry: dict[str, int | float] = {
+        entry: dict[str, int | float | str] = {
             "row": table.rows,
             "pooling_factor": table.pooling_factor,
             **dict(zip(_BINS, table.reuse_histogram, strict=True)),
         }
         if table.dim is not None:
             entry["dim"] = table.dim
+        if table.data_type is not None:
+            entry["data_type"] = table.data_type
         entries.append(config.encode(entry))
     return b"[\n" + b",\n".join(entries) + b"\n]\n"
 
@@ -128,6 +138,9 @@ def _table(entry: dict[str, Any], where: str) -> PublishedTable:
             dim=None
             if entry.get("dim") is None
             else whole_number(entry["dim"], "dim", low=4, high=MAX_DIM),
+            data_type=None
+            if entry.get("data_type") is None
+            else cast(DataType, one_of(entry["data_type"], "data_type", get_args(DataType))),
         )
         table.with_dim(table.dim or 4, "table")  # checks the rest: sum of the bins, multiple of 4
     except InputError as error:

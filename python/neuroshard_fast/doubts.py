@@ -1,0 +1,200 @@
+"""What cost models were trained on, and what of a plan lies far outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from neuroshard_fast.checks import finite_number, label, whole_number
+from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.features import batch_lookups
+from neuroshard_fast.memory import WEIGHT_BYTES
+from neuroshard_fast.tables import TableSet
+
+Floats = npt.NDArray[np.float64]
+Range = tuple[float, float]
+
+FAR = 2.0
+"""Further outside the range of the training data than by this factor is far."""
+
+_LISTED = 3
+
+
+class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The least and the largest of what is in training data.
+
+    batch_sizes: samples of the global batch.
+    data_types, optimizers: of the tables.
+    rows, width, pooling_factor: of a table; the width is in columns.
+    reuse: lookups of a batch for each row that is looked up.
+    device_tables, device_lookups, device_read_bytes: tables on a device, and what a batch looks up and
+        reads in all of them.
+    device_counts: of the all-to-alls; empty where there are none.
+    sent_bytes: what a device sends in an all-to-all.
+    wait_ms: how long a device waits for the last one to start. None of both without all-to-alls.
+    """
+
+    batch_sizes: tuple[int, int]
+    data_types: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    rows: Range
+    width: Range
+    pooling_factor: Range
+    reuse: Range
+    device_tables: Range
+    device_lookups: Range
+    device_read_bytes: Range
+    device_counts: tuple[int, ...] = ()
+    sent_bytes: Range | None = None
+    wait_ms: Range | None = None
+
+    def __post_init__(self) -> None:
+        _check_range("batch_sizes", self.batch_sizes)
+        for size in self.batch_sizes:
+            whole_number(size, "trained_on: batch_sizes", low=1, high=MAX_BATCH_SIZE)
+        for field in _TABLE_RANGES + _DEVICE_RANGES:
+            _check_range(field, getattr(self, field))
+        for field in ("sent_bytes", "wait_ms"):
+            if getattr(self, field) is not None:
+                _check_range(field, getattr(self, field))
+        for field in ("data_types", "optimizers"):
+            for name in getattr(self, field):
+                label(name, f"trained_on: {field}")
+        for count in self.device_counts:
+            whole_number(count, "trained_on: device_counts", low=2, high=MAX_DEVICES)
+
+
+_TABLE_RANGES = ("rows", "width", "pooling_factor", "reuse")
+_DEVICE_RANGES = ("device_tables", "device_lookups", "device_read_bytes")
+
+
+def _check_range(field: str, bounds: tuple[float, float]) -> None:
+    for bound in bounds:
+        finite_number(bound, f"trained_on: {field}", low=0.0, high=1e300)
+    if bounds[0] > bounds[1]:
+        raise InputError(f"trained_on: {field} must begin with its lower end, got {bounds}")
+
+
+class TableRanges(msgspec.Struct, frozen=True):
+    """Quantities of tables, all [tables], by their names in :class:`TrainedOn`."""
+
+    rows: Floats
+    width: Floats
+    pooling_factor: Floats
+    reuse: Floats
+    lookups: Floats
+    read_bytes: Floats
+
+    @classmethod
+    def of(cls, tables: TableSet, batch_size: int) -> TableRanges:
+        """Those of unsplit ``tables``."""
+        looked_up = batch_lookups(tables, batch_size)
+        element = np.array([WEIGHT_BYTES[table.data_type] for table in tables], float)
+        width = np.array([table.embedding_dim for table in tables], float)
+        return cls(
+            rows=looked_up.rows,
+            width=width,
+            pooling_factor=looked_up.lookups / batch_size,
+            reuse=looked_up.lookups / np.maximum(looked_up.distinct, 1.0),
+            lookups=looked_up.lookups,
+            read_bytes=looked_up.lookups * element * width,
+        )
+
+
+def outside_training(
+    trained_on: TrainedOn,
+    tables: TableSet,
+    batch_size: int,
+    devices: Sequence[Sequence[tuple[int, int]]],
+    output_dims: Sequence[float],
+    starts_ms: Sequence[float],
+    devices_per_node: int | None,
+) -> list[str]:
+    """What of a plan lies far outside the training data, one sentence each; empty where nothing does.
+
+    devices: for each device its shards: (number of the table, width).
+    output_dims: fp32 numbers that each device sends for a sample.
+    starts_ms: after the first, when each device starts its forward all-to-all.
+    devices_per_node: devices of a full node; None where communication networks do not know of nodes.
+    """
+    found = []
+    low, high = trained_on.batch_sizes
+    if not low / FAR <= batch_size <= high * FAR:
+        found.append(_sentence(f"batch size {batch_size:,}", trained_on.batch_sizes))
+    for field, names in (
+        ("data_type", trained_on.data_types),
+        ("optimizer", trained_on.optimizers),
+    ):
+        others = {getattr(table, field) for table in tables} - set(names)
+        if names and others:
+            what = field.replace("_", " ")
+            found.append(f"{what} {', '.join(sorted(others))}: trained on {', '.join(names)}")
+
+    each = TableRanges.of(tables, batch_size)
+    shards = sorted({shard for device in devices for shard in device})
+    table_of = np.array([table for table, _ in shards], int)
+    width = np.array([width for _, width in shards], float)
+    for field in _TABLE_RANGES:
+        values = width if field == "width" else getattr(each, field)[table_of]
+        bounds = getattr(trained_on, field)
+        far = np.flatnonzero(_is_far(values, bounds))
+        # Several shards of a table count once, and the one that is furthest outside is shown.
+        worst: dict[int, float] = {}
+        for index in far[np.argsort(np.abs(np.log(values[far] + 1e-300)), kind="stable")]:
+            worst[int(table_of[index])] = float(values[index])
+        if worst:
+            name = field.replace("_", " ")
+            listed = _listed(worst, lambda k: f"table {tables[k].name!r}", lambda x: f"{x:,.4g}")
+            found.append(_sentence(f"{name} of {listed}", bounds))
+
+    loads = {"device_tables": [float(len(device)) for device in devices]}
+    share = each.read_bytes / each.width
+    loads["device_lookups"] = [sum(each.lookups[t] for t, _ in device) for device in devices]
+    loads["device_read_bytes"] = [sum(share[t] * w for t, w in device) for device in devices]
+    if trained_on.sent_bytes is not None:
+        loads["sent_bytes"] = [batch_size * 4 * dim for dim in output_dims]
+    if trained_on.wait_ms is not None:
+        last = max(starts_ms)
+        loads["wait_ms"] = [last - start for start in starts_ms]
+    for field, amounts in loads.items():
+        bounds = getattr(trained_on, field)
+        # Less than in any training sample is no danger: costs are nearly in proportion there.
+        over = {k: float(x) for k, x in enumerate(amounts) if x > bounds[1] * FAR}
+        if over:
+            name = field.removeprefix("device_").replace("_", " ")
+            listed = _listed(over, lambda k: f"device {k}", lambda x: f"{x:,.4g}")
+            found.append(_sentence(f"{name} of {listed}", bounds))
+
+    counts = trained_on.device_counts
+    if counts and devices_per_node is not None and len(devices) not in counts:
+        count = len(devices)
+        if not counts[0] <= count <= counts[-1]:
+            found.append(_sentence(f"{count:,} devices", (counts[0], counts[-1])))
+        elif count > devices_per_node and count % devices_per_node:
+            found.append(
+                f"{count:,} devices leave a node of {devices_per_node} not full: trained on "
+                f"{', '.join(map(str, counts))}"
+            )
+    return found
+
+
+def _is_far(values: Floats, bounds: Range) -> npt.NDArray[np.bool_]:
+    return np.asarray((values < bounds[0] / FAR) | (values > bounds[1] * FAR))
+
+
+def _listed(
+    values: dict[int, float], name: Callable[[int], str], number: Callable[[float], str]
+) -> str:
+    """The last of ``values``, which are the worst, with their number."""
+    items = list(values.items())[::-1]
+    shown = ", ".join(f"{name(k)} ({number(x)})" for k, x in items[:_LISTED])
+    return shown + (f" and {len(items) - _LISTED} more" if len(items) > _LISTED else "")
+
+
+def _sentence(what: str, bounds: Iterable[float]) -> str:
+    low, high = bounds
+    return f"{what}: trained on {low:,.4g} to {high:,.4g}"
