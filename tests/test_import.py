@@ -19,13 +19,16 @@ def test_importing_and_planning_never_import_torch() -> None:
     code = f"""
 import sys
 import neuroshard_fast as ns
+from neuroshard_fast.simulation import simulate
 tables = ns.TableSet.of([
     ns.EmbeddingTable(name=str(i), num_embeddings=1000 * (i + 1), embedding_dim=64,
                       features=(ns.Feature(name="f", pooling_factor=5.0),))
     for i in range(12)
 ])
-plan = ns.Planner("h100-sim").plan(tables, ns.Cluster(world_size=8, memory_bytes=2**30))
+planner, cluster = ns.Planner("h100-sim"), ns.Cluster(world_size=8, memory_bytes=2**30)
+plan = planner.plan(tables, cluster)
 assert plan.cost_ms > 0 and len(plan.shards) >= 12
+assert simulate(planner, [tables], cluster, ns.SearchOptions(), truth=True).summary.truth
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     assert _run(code).stdout.strip() == "[]"
