@@ -65,6 +65,8 @@ def test_balanced_plans_are_measured_cheaper_than_one_busy_device() -> None:
     for plan in (one, balanced, split, small):
         assert [load.device for load in plan.devices] == [0, 1]
         assert 0 < plan.lowest_ms <= plan.cost_ms <= plan.highest_ms
+        assert len(plan.rounds_ms) == 5
+        assert sorted(plan.rounds_ms)[::2] == [plan.lowest_ms, plan.cost_ms, plan.highest_ms]
         assert plan.cost_ms >= plan.compute_cost_ms
         assert all(load.backward_comm_ms > 0 for load in plan.devices)
 

@@ -48,12 +48,14 @@ class MeasuredPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     cost_ms: median over the rounds of the largest sum of compute, forward and backward, ms.
     lowest_ms, highest_ms: the cheapest and the dearest round.
+    rounds_ms: the cost in each round.
     compute_cost_ms: median over the rounds of the largest compute, ms.
     """
 
     cost_ms: float
     lowest_ms: float
     highest_ms: float
+    rounds_ms: tuple[float, ...]
     compute_cost_ms: float
     devices: tuple[MeasuredLoad, ...]
 
@@ -247,6 +249,7 @@ def _summary(rounds: list[list[list[float]]]) -> MeasuredPlan:
         cost_ms=statistics.median(costs),
         lowest_ms=min(costs),
         highest_ms=max(costs),
+        rounds_ms=tuple(costs),
         compute_cost_ms=statistics.median(max(parts[0]) for parts in rounds),
         devices=tuple(
             MeasuredLoad(device=k, compute_ms=c, forward_comm_ms=f, backward_comm_ms=b)
