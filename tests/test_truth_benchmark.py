@@ -39,7 +39,8 @@ def test_the_report_groups_the_plans_by_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out, picture = tmp_path / "out.json", tmp_path / "out.png"
-    arguments = ["--tasks", "5", "--data-type", data_type, "-o", str(out), "--plot", str(picture)]
+    arguments = ["--tasks", "5", "--data-type", data_type, "--batch-size", "65536"]
+    arguments += ["-o", str(out), "--plot", str(picture)]
     monkeypatch.setattr(sys, "argv", ["truth.py", *arguments])
     monkeypatch.setattr(truth, "POOL_TABLES", 1)  # as many as a task may have
     truth.main()
