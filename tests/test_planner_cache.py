@@ -42,10 +42,10 @@ class CountingPlanner(Planner):
     searches = 0
 
     def search(
-        self, tables: TableSet, problem: _core.Problem, options: SearchOptions
+        self, tables: TableSet, cluster: Cluster, problem: _core.Problem, options: SearchOptions
     ) -> SearchOutcome:
         self.searches += 1
-        return super().search(tables, problem, options)
+        return super().search(tables, cluster, problem, options)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.cost_data import CostDataInfo, read_communication, read_compute
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
+from neuroshard_fast.features import compute_features
 from neuroshard_fast.planner import Planner
 from neuroshard_fast.pretrain import PretrainOptions, pretrain
 from neuroshard_fast.pretrain.card import render_card
@@ -47,8 +48,10 @@ def standardised(models: CostModels, network: str, inputs: Floats) -> Floats:
     return (inputs.astype(np.float32) - mean) / std
 
 
-def predict_compute(models: CostModels, features: Floats, samples: list[tuple[int, ...]]) -> Floats:
+def predict_compute(models: CostModels, tables: TableSet, samples: list[tuple[int, ...]]) -> Floats:
     """What a file of cost models says of sets of tables, by docs/method.md."""
+    info = models.info
+    features = compute_features(info.feature_kind, tables, info.batch_size)
     inputs = standardised(models, "compute", features)
     encoded = predict_mlp(models, "compute.table", inputs, relu_at_end=True)
     sums = np.stack([encoded[list(sample)].sum(axis=0) for sample in samples])
@@ -171,8 +174,8 @@ def test_compute_network_is_closer_than_the_golden_checkpoint_on_held_out_sample
     data = read_compute(golden_data / "compute")
     held_out = held_out_samples(len(data.costs), seed=0)
     samples, costs = [data.samples[i] for i in held_out], data.costs[held_out]
-    ours = predict_compute(trained, data.features, samples)
-    published = predict_compute(CostModels.load(golden_models), data.features, samples)
+    ours = predict_compute(trained, data.tables, samples)
+    published = predict_compute(CostModels.load(golden_models), data.tables, samples)
     print(f"compute MAPE: ours {mape(ours, costs):.2%}, golden {mape(published, costs):.2%}")
     assert mape(ours, costs) < mape(published, costs)
     assert np.mean((ours - costs) ** 2) < np.mean((published - costs) ** 2)
@@ -200,7 +203,7 @@ def test_reported_errors_are_those_of_the_exported_networks(
 ) -> None:
     data = read_compute(golden_data / "compute")
     held_out = held_out_samples(len(data.costs), seed=0)
-    predicted = predict_compute(trained, data.features, [data.samples[i] for i in held_out])
+    predicted = predict_compute(trained, data.tables, [data.samples[i] for i in held_out])
     reported = {error.network: error for error in trained.info.errors}
     assert list(reported) == ["compute", "forward.4", "backward.4"]
     assert reported["compute"].samples == len(held_out)
@@ -231,7 +234,7 @@ def test_renumbering_keeps_the_devices_of_a_node_together() -> None:
     costs = np.arange(1.0, 81.0).reshape(5, 16)
     options = PretrainOptions(devices_per_node=8)
     regression = CommunicationRegression("backward.16", [costs], costs, np.arange(5), options)
-    _, renumbered = regression.batch(torch.arange(5), torch.Generator().manual_seed(0))
+    renumbered = regression.batch(torch.arange(5), torch.Generator().manual_seed(0)).measured
     nodes = (renumbered.numpy() - np.arange(1, 80, 16)[:, None]) // 8
     assert (nodes.reshape(5, 2, 8) == nodes.reshape(5, 2, 8)[:, :, :1]).all()
     assert (np.sort(renumbered.numpy(), axis=1) == costs).all()
@@ -344,7 +347,7 @@ def test_errors_of_shared_networks_are_reported_for_each_device_count(
     assert errors[1].mape == pytest.approx(mape(predicted, data.forward[test]), rel=1e-3)
     card = render_card(shared)
     assert "Device counts: any (trained on 2, 4, 16; nodes of 512)" in card
-    assert re.search(r"\| forward\.shared +\| 16 +\|", card)
+    assert re.search(r"\| forward\.shared +\| comm_16 +\|.*\| 16 +\|", card)
     assert "forward.shared.head: layers 24 → 32 → 1" in card
 
 
@@ -381,7 +384,7 @@ def test_minibatches_hold_samples_of_one_device_count_and_every_sample_once() ->
     seen: list[list[int]] = []
 
     class Recording(Drifting):
-        def batch(self, samples: Any, generator: Any) -> tuple[Any, Any]:
+        def batch(self, samples: Any, generator: Any) -> Any:
             if generator is not None:
                 seen.append(samples.tolist())
             return super().batch(samples, generator)
@@ -433,19 +436,20 @@ class Drifting:
 
     def __init__(self, best: int):
         self.network = torch.nn.Linear(1, 1)
-        self.cost_mean = 1.0
         self.best = best
         self.epochs = 0
         self.weights: list[float] = []
 
-    def batch(self, samples: Any, generator: Any) -> tuple[Any, Any]:
+    def batch(self, samples: Any, generator: Any) -> Any:
+        from neuroshard_fast.pretrain.networks import Batch
+
         costs = torch.ones(len(samples), 1)
         if generator is not None:
             self.epochs += 1
-            return self.network(costs), costs
+            return Batch(self.network(costs), None, costs, costs)
         if self.epochs:
             self.weights.append(self.network.weight.item())
-        return costs + abs(self.epochs - self.best), costs
+        return Batch(costs + abs(self.epochs - self.best), None, costs, costs)
 
 
 def test_training_stops_after_patience_and_keeps_the_best_epoch() -> None:
@@ -471,9 +475,10 @@ def test_an_error_that_is_not_finite_ends_training_though_there_was_a_best_epoch
     from neuroshard_fast.pretrain.training import Split, fit
 
     class Diverging(Drifting):
-        def batch(self, samples: Any, generator: Any) -> tuple[Any, Any]:
-            predicted, costs = super().batch(samples, generator)
-            return predicted * (math.nan if self.epochs >= 3 else 1.0), costs
+        def batch(self, samples: Any, generator: Any) -> Any:
+            batch = super().batch(samples, generator)
+            factor = math.nan if self.epochs >= 3 else 1.0
+            return batch._replace(predicted=batch.predicted * factor)
 
     regression = Diverging(best=9)
     options = PretrainOptions(epochs=100)
@@ -535,9 +540,11 @@ def test_costs_at_the_bounds_are_learnt_without_overflow(small_data: Path) -> No
 
 def test_predictions_that_are_not_finite_are_refused() -> None:
     from neuroshard_fast.pretrain.accuracy import held_out_error
+    from neuroshard_fast.pretrain.networks import Predictions
 
+    predicted = Predictions(np.array([[1.0], [np.inf]]), None)
     with pytest.raises(InputError, match=r"forward\.4: training diverged: predictions"):
-        held_out_error("forward.4", "samples", np.array([1.0, np.inf]), np.ones(2), None)
+        held_out_error("forward.4", "samples", predicted, np.ones((2, 1)), None, part="comm_4")
 
 
 @pytest.mark.parametrize(("samples", "epochs"), [(25, 1), (25, 2), (25, 20), (125, 20), (125, 41)])
@@ -646,7 +653,7 @@ def test_error_on_unseen_tables_is_reported_where_there_is_data_of_them(small_da
     models = pretrain(small_data, "mine", QUICK, progress=False)
     error = models.info.errors[1]
     assert (error.network, error.held_out, error.samples) == ("compute", "tables", 3)
-    predicted = predict_compute(models, read_compute(held_out).features, [(0, 1), (3, 4, 5), (49,)])
+    predicted = predict_compute(models, read_compute(held_out).tables, [(0, 1), (3, 4, 5), (49,)])
     assert error.mape == pytest.approx(mape(predicted, np.array([1.0, 2.0, 0.5])), rel=1e-3)
 
 
@@ -661,11 +668,20 @@ def test_tables_that_training_knows_are_refused_as_unseen_ones(small_data: Path)
         pretrain(small_data, "mine", QUICK, progress=False)
 
 
-def test_parts_of_different_batch_sizes_are_refused(small_data: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", [{"features": "published"}, {"communication": "per-count", "communication_sizes": (8,)}]
+)
+@pytest.mark.parametrize(
+    "kind", [{"features": "published"}, {"communication": "per-count", "communication_sizes": (8,)}]
+)
+def test_parts_of_different_batch_sizes_are_refused_where_networks_serve_one(
+    small_data: Path, kind: dict[str, Any]
+) -> None:
     write_info(small_data / "compute")
     write_info(small_data / "comm_4", batch_size=2048)
+    options = PretrainOptions(**{**QUICK.__dict__, **kind})
     with pytest.raises(InputError, match=r"batch_size .*compute: 1024, comm_4: 2048"):
-        pretrain(small_data, "mine", QUICK, progress=False)
+        pretrain(small_data, "mine", options, progress=False)
 
 
 def test_measured_and_simulated_parts_are_not_mixed(small_data: Path) -> None:

@@ -346,8 +346,13 @@ def test_rounds_of_other_device_counts_are_refused(tmp_path: Path) -> None:
 
 def test_published_cost_data_is_read_as_it_is(golden: Path) -> None:
     compute = read_compute(golden / "cost_data/compute")
-    assert compute.features.shape == (5136, 20)
-    assert compute.features[0, 17:].tolist() == [128.0, np.float32(1.0213), 215521.0]
+    assert len(compute.tables) == 5136
+    first = compute.tables[0]
+    assert (first.embedding_dim, first.pooling_factor, first.num_embeddings) == (
+        128,
+        1.0213,
+        215521,
+    )
     assert len(compute.samples) == len(compute.costs) == 4000
     assert compute.samples[2] == (119, 3958, 3871)
     assert compute.costs[2] == 0.418608
@@ -646,7 +651,7 @@ def test_compute_is_measured_killed_and_continued(pool: Path, tmp_path: Path) ->
     assert (result.costs > 0).all()
     assert result.noise_floor is not None
     assert 0 <= result.noise_floor < 5
-    assert result.features.shape == (len(POOL) * 6, 20)
+    assert len(result.tables) == len(POOL) * 6
     info = result.info
     assert info is not None
     assert (info.source, info.backend, info.batch_size) == ("measured", "fbgemm", 16)

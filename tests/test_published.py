@@ -72,7 +72,7 @@ def test_table_configs_with_dims_give_features_in_published_order(golden: Path) 
     entries = json.loads(path.read_text())
     tables = published.read_table_configs(path).table_set()
     expected = np.array([[entry[name] for name in PUBLISHED_FEATURES] for entry in entries])
-    assert np.array_equal(compute_features(tables, 65536), expected.astype(np.float32))
+    assert np.array_equal(compute_features("published", tables, 65536), expected.astype(np.float32))
 
 
 def test_tables_without_dim_need_one(golden: Path) -> None:

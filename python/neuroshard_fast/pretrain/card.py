@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from neuroshard_fast.cost_models import CostModels, CostModelsInfo, HeldOutError
+from neuroshard_fast.cost_models import (
+    HIGH_QUANTILE,
+    CostModels,
+    CostModelsInfo,
+    HeldOutError,
+    TrainingData,
+)
 
 _SOURCES = {
     "measured": "Measured on hardware.",
@@ -25,7 +31,7 @@ def render_card(models: CostModels) -> str:
         "\n".join(
             [
                 f"- Hardware: {info.hardware}",
-                f"- Batch size: {info.batch_size:,} samples, all devices together",
+                f"- Batch size: {_batch_sizes(info)}",
                 f"- Device counts: {_counts(models)}",
                 *(
                     f"- {network}: layers {_sizes(models, network)}"
@@ -39,9 +45,11 @@ def render_card(models: CostModels) -> str:
             "## Error on held-out data",
             errors_table(info, "github"),
             "MAPE: mean absolute percentage error. Noise floor: the same between repeated "
-            "measurements of one sample; empty where nothing was measured twice. Kendall: rank "
-            "correlation tau-b. Held out “samples”: new sets of tables that training knows; "
-            "“tables”: samples made up only of tables that training never saw.",
+            "measurements of one sample; empty where nothing was measured twice. Bias: what predictions are "
+            "too high by, on average. Kendall: rank correlation tau-b. Coverage: share of the costs that lie "
+            f"below the predicted high cost, {HIGH_QUANTILE:.0%} of them if it is right. Held out “samples”: "
+            "new sets of tables that training knows; “tables”: samples made up only of tables that training "
+            "never saw; “plans”: new plans that a search proposed.",
         ]
     if info.data:
         parts += [
@@ -52,6 +60,8 @@ def render_card(models: CostModels) -> str:
                         part.part,
                         part.samples,
                         part.tables,
+                        None if part.batch_size is None else f"{part.batch_size:,}",
+                        part.data_type,
                         part.source,
                         part.backend,
                         part.seed,
@@ -62,7 +72,15 @@ def render_card(models: CostModels) -> str:
                     for part in info.data
                 ],
                 [
-                    *("folder", "samples", "tables", "source", "backend"),
+                    *(
+                        "folder",
+                        "samples",
+                        "tables",
+                        "batch size",
+                        "data type",
+                        "source",
+                        "backend",
+                    ),
                     *("seed", "rounds", "date", "versions"),
                 ],
             ),
@@ -92,7 +110,7 @@ def models_table(models: Sequence[CostModels]) -> str:
                 info.source.upper() if info.source == "simulated" else info.source,
                 info.hardware,
                 _counts(each),
-                info.batch_size,
+                " to ".join(f"{size:,}" for size in dict.fromkeys(info.batch_sizes)),
                 *(_worst_error(info, network) for network in ("compute", "forward", "backward")),
             ]
         )
@@ -103,17 +121,12 @@ def models_table(models: Sequence[CostModels]) -> str:
 
 def errors_table(info: CostModelsInfo, style: str = "simple") -> str:
     """The errors on held-out data, a network and test set a line; ``style`` as in tabulate."""
+    parts = {part.part: part for part in info.data}
     return _table(
-        [_error_row(error) for error in info.errors],
+        [_error_row(error, parts.get(error.part)) for error in info.errors],
         [
-            "network",
-            "devices",
-            "held out",
-            "samples",
-            "MAPE",
-            "noise floor",
-            "Kendall",
-            "MSE (ms²)",
+            *("network", "data", "batch size", "data type", "devices", "held out", "samples"),
+            *("MAPE", "noise floor", "bias", "Kendall", "coverage", "MSE (ms²)"),
         ],
         style,
     )
@@ -157,17 +170,28 @@ def _worst_error(info: CostModelsInfo, network: str) -> str:
     return f"{worst.mape:.1%}{kendall}"
 
 
-def _error_row(error: HeldOutError) -> list[str | int | None]:
+def _error_row(error: HeldOutError, part: TrainingData | None) -> list[str | int | None]:
     return [
         error.network,
+        error.part,
+        None if part is None or part.batch_size is None else f"{part.batch_size:,}",
+        None if part is None else part.data_type,
         error.devices,
         error.held_out,
         error.samples,
         f"{error.mape:.2%}",
         "" if error.noise_floor is None else f"{error.noise_floor:.2%}",
+        "" if error.bias is None else f"{error.bias:+.2%}",
         "" if error.kendall is None else f"{error.kendall:.4f}",
+        "" if error.coverage is None else f"{error.coverage:.1%}",
         f"{error.mse:.3g}",
     ]
+
+
+def _batch_sizes(info: CostModelsInfo) -> str:
+    low, high = info.batch_sizes
+    text = f"{info.batch_size:,} samples, all devices together"
+    return text if low == high else f"{low:,} to {high:,}; where nothing else is said {text}"
 
 
 def _versions(versions: dict[str, str]) -> str:

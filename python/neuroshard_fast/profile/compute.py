@@ -76,14 +76,18 @@ def profile_compute(
     tables = augment(pool, dims)
     sampler = ComputeSampler(tables, memory_bytes, seed, most_tables)
     path = Path(folder) / labelled(HELD_OUT_FOLDER if held_out else COMPUTE_FOLDER, label)
-    published_tables = [PublishedTable.of(table, batch_size) for table in tables]
+    data_types = sorted({table.data_type for table in pool})
+    # One data type stands in info.json, as it did in earlier versions.
+    published_tables = [
+        PublishedTable.of(table, batch_size, with_data_type=len(data_types) > 1) for table in tables
+    ]
     files = {"table_configs.json": published.encode_table_configs(published_tables)}
     common = {
         "batch_size": batch_size,
         "seed": seed,
         "memory_bytes": memory_bytes,
         "most_tables": most_tables,
-        "data_type": ",".join(sorted({table.data_type for table in pool})),
+        "data_type": ",".join(data_types),
         "optimizer": ",".join(sorted({table.optimizer for table in pool})),
     }
 

@@ -38,14 +38,16 @@ class PublishedTable:
     data_type: DataType | None = None
 
     @classmethod
-    def of(cls, table: EmbeddingTable, batch_size: int) -> PublishedTable:
+    def of(
+        cls, table: EmbeddingTable, batch_size: int, *, with_data_type: bool = False
+    ) -> PublishedTable:
         """``table`` as published tables are described, its histogram that of ``batch_size`` samples."""
         return cls(
             rows=table.num_embeddings,
             pooling_factor=table.pooling_factor,
             reuse_histogram=table.histogram(batch_size),
             dim=table.embedding_dim,
-            data_type=table.data_type,
+            data_type=table.data_type if with_data_type else None,
         )
 
     def with_dim(self, dim: int, name: str) -> EmbeddingTable:
