@@ -153,27 +153,25 @@ def train(samples: int, options: PretrainOptions) -> dict[str, F32]:
         devices: draw_training(devices, samples, options.seed)
         for devices in tqdm.tqdm(GOLDEN_DEVICE_COUNTS, "drawing training samples")
     }
-    splits = {
-        devices: Split.random(samples, options.seed, samples * number)
-        for number, devices in enumerate(drawn)
-    }
+    splits = [Split.random(samples, options.seed, samples * part) for part in range(len(drawn))]
     tensors: dict[str, F32] = {}
     torch.set_num_threads(options.threads)
     directions: tuple[Direction, ...] = ("forward", "backward")
     for direction in directions:
         torch.manual_seed(options.seed)
-        parts = {
-            devices: AllToAlls(
+        parts = [
+            AllToAlls(
+                BATCH_SIZE,
                 dims,
                 starts if direction == "forward" else None,
                 golden_costs(direction, dims, starts),
             )
-            for devices, (dims, starts) in drawn.items()
-        }
-        regression = SharedCommunicationRegression(direction, parts, splits, BATCH_SIZE, options)
+            for dims, starts in drawn.values()
+        ]
+        regression = SharedCommunicationRegression(direction, parts, splits, options)
         fit(
             regression,
-            list(splits.values()),
+            splits,
             options,
             minibatch_size=options.shared_minibatch_size,
             weight_decay=0.0,

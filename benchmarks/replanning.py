@@ -65,10 +65,10 @@ class TimedPlanner(Planner):
     search_ms = 0.0
 
     def search(
-        self, tables: TableSet, problem: _core.Problem, options: SearchOptions
+        self, tables: TableSet, cluster: Cluster, problem: _core.Problem, options: SearchOptions
     ) -> SearchOutcome:
         started = time.perf_counter()
-        outcome = super().search(tables, problem, options)
+        outcome = super().search(tables, cluster, problem, options)
         self.search_ms = (time.perf_counter() - started) * 1e3
         return outcome
 
@@ -95,7 +95,9 @@ def measure(cost_models: str, tables: TableSet, cluster: Cluster, rounds: int) -
             times["unchanged"].append(planner.plan(equal, cluster).planning_ms)
         problem = planner.problem(other, cluster)
         started = time.perf_counter()
-        _core.single_table_compute(planner.cost_models.networks_for(65536), problem)
+        _core.single_table_compute(
+            planner.cost_models.networks_for(planner.cost_models.info.batch_size), problem
+        )
         times["tables alone"].append((time.perf_counter() - started) * 1e3)
     return {column: statistics.median(values) for column, values in times.items()}
 

@@ -122,7 +122,9 @@ def plan_time(planner: Planner, tables: TableSet, devices: int) -> Time:
     times_ms: list[float] = []
     while sum(times_ms) < SECONDS * 1e3:
         started = time.perf_counter()
-        plan = _core.search(planner.cost_models.networks_for(65536), problem)
+        plan = _core.search(
+            planner.cost_models.networks_for(planner.cost_models.info.batch_size), problem
+        )
         times_ms.append((time.perf_counter() - started) * 1e3)
         if plan is None:
             raise SystemExit(f"{len(tables)} tables on {devices} devices: no plan")

@@ -671,9 +671,6 @@ def test_tables_that_training_knows_are_refused_as_unseen_ones(small_data: Path)
 @pytest.mark.parametrize(
     "kind", [{"features": "published"}, {"communication": "per-count", "communication_sizes": (8,)}]
 )
-@pytest.mark.parametrize(
-    "kind", [{"features": "published"}, {"communication": "per-count", "communication_sizes": (8,)}]
-)
 def test_parts_of_different_batch_sizes_are_refused_where_networks_serve_one(
     small_data: Path, kind: dict[str, Any]
 ) -> None:
