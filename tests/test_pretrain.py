@@ -348,7 +348,7 @@ def test_errors_of_shared_networks_are_reported_for_each_device_count(
     card = render_card(shared)
     assert "Device counts: any (trained on 2, 4, 16; nodes of 512)" in card
     assert re.search(r"\| forward\.shared +\| comm_16 +\|.*\| 16 +\|", card)
-    assert "forward.shared.head: layers 24 → 32 → 1" in card
+    assert "forward.shared.head: layers 24 → 32 → 2" in card
 
 
 @pytest.mark.parametrize("starts", [True, False])

@@ -246,6 +246,7 @@ class CostModelsInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             source=self.source,
             batch_size=self.batch_size,
             hardware=self.hardware,
+            batch_sizes=None if self.feature_kind == "published" else self.batch_sizes,
         )
 
 

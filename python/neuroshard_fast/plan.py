@@ -67,18 +67,23 @@ class CostModelsUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     source: "measured" on hardware, "simulated" by an analytic model, or "imported" from published
     checkpoints, of which the origin is not known.
+    batch_size: that is planned for where nothing else is said.
+    batch_sizes: the least and the largest that the costs hold for; None where ``batch_size`` is the only one.
     """
 
     name: str
     source: Source
     batch_size: int
     hardware: str
+    batch_sizes: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         label(self.name, "cost_models: name")
         one_of(self.source, "cost_models: source", get_args(Source))
         whole_number(self.batch_size, "cost_models: batch_size", low=1, high=MAX_BATCH_SIZE)
         label(self.hardware, "cost_models: hardware")
+        for size in self.batch_sizes or ():
+            whole_number(size, "cost_models: batch_sizes", low=1, high=MAX_BATCH_SIZE)
 
 
 _MAX_SHARD = 2**31

@@ -23,8 +23,10 @@ def provenance(models: CostModelsUsed, batch_size: int) -> str:
         "simulated": f"SIMULATED {models.hardware}",
         "imported": "imported checkpoints",
     }[models.source]
-    text = f"cost models {models.name}: {source}, batch size {models.batch_size}"
-    if batch_size != models.batch_size:
+    low, high = models.batch_sizes or (models.batch_size, models.batch_size)
+    known = f"batch size {low}" if low == high else f"batch sizes {low} to {high}"
+    text = f"cost models {models.name}: {source}, {known}"
+    if not low <= batch_size <= high:
         text += f" (planned for batch size {batch_size}: the predictions are off)"
     return text
 
@@ -41,23 +43,20 @@ def format_plan(plan: ShardingPlan) -> str:
             load.forward_comm_ms,
             load.backward_comm_ms,
             load.total_ms,
+            *(() if load.high_ms is None else (load.high_ms,)),
         )
         for load in plan.devices
     ]
+    headers = [
+        *("device", "shards", "memory", "of cap"),
+        *("compute ms", "forward ms", "backward ms", "total ms"),
+        *(() if plan.high_cost_ms is None else ("high ms",)),
+    ]
     table = tabulate(
         rows,
-        headers=(
-            "device",
-            "shards",
-            "memory",
-            "of cap",
-            "compute ms",
-            "forward ms",
-            "backward ms",
-            "total ms",
-        ),
+        headers=headers,
         floatfmt=".3f",
-        colalign=("right",) * 8,
+        colalign=("right",) * len(headers),
     )
     lines = [
         f"predicted cost {plan.cost_ms:.3f} ms a step on {plan.world_size} devices "
@@ -65,6 +64,11 @@ def format_plan(plan: ShardingPlan) -> str:
         f"{len(plan.column_splits)} column splits)",
         provenance(plan.cost_models, plan.batch_size),
     ]
+    if plan.high_cost_ms is not None:
+        lines.append(
+            f"doubt: {plan.high_cost_ms:.3f} ms if every part costs what nine of ten stay below (“high”)"
+        )
+    lines += [f"far outside the training data: {what}" for what in plan.outside_training]
     if plan.assumed_histograms:
         lines.append(
             f"reuse histograms assumed (Zipf) for {len(plan.assumed_histograms)} of "
@@ -93,10 +97,13 @@ def draw_plan(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
     ):
         cost_axes.bar(devices, values, bottom=bottom, label=name, color=color)
         bottom = [low + value for low, value in zip(bottom, values, strict=True)]
+    if plan.high_cost_ms is not None:
+        high = [load.high_ms or 0.0 for load in plan.devices]
+        cost_axes.scatter(devices, high, marker="_", s=60, color="black", label="high")
     cost_axes.axhline(plan.cost_ms, color="black", linewidth=0.8, linestyle="--")
     cost_axes.set_ylabel("predicted ms a step")
-    cost_axes.set_ylim(0, plan.cost_ms * 1.25)
-    cost_axes.legend(loc="upper right", ncols=3)
+    cost_axes.set_ylim(0, max(plan.cost_ms, plan.high_cost_ms or 0.0) * 1.25)
+    cost_axes.legend(loc="upper right", ncols=4)
     cost_axes.set_title(
         f"{plan.algorithm}: {plan.cost_ms:.3f} ms on {plan.world_size} devices\n"
         + textwrap.fill(provenance(plan.cost_models, plan.batch_size), 80),

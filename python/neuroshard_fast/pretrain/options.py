@@ -53,7 +53,7 @@ class PretrainOptions:
     minibatch_size: int = 128
     shared_minibatch_size: int = 32
     learning_rate: float = 3e-3
-    weight_decay: float = 0.3
+    weight_decay: float = 0.05
     features: FeatureKind = "physical"
     feature_jitter: float = 0.4
     proposed_share: float = 0.3
