@@ -18,20 +18,19 @@ import msgspec
 from neuroshard_fast import config
 from neuroshard_fast.checks import whole_number
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.features import output_dims
 from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.profile.backends import (
     TIMED_ITERATIONS,
     MeasuringBackendName,
     check_tables,
     choose_compute_backend,
-    compute_backend,
 )
 from neuroshard_fast.profile.environment import hardware_name
 from neuroshard_fast.profile.host_memory import batch_bytes, check_host_memory, needed_bytes
 from neuroshard_fast.profile.log import ROUNDS
+from neuroshard_fast.profile.plan_rounds import Placement, PlanRound, median_round
 from neuroshard_fast.progress import progress_bar
-from neuroshard_fast.tables import EmbeddingTable, TableSet
+from neuroshard_fast.tables import TableSet
 
 
 class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +75,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
     """placements: tables of each device, for every plan of every problem."""
 
-    placements: list[list[list[list[EmbeddingTable]]]]
+    placements: list[list[Placement]]
     backend: MeasuringBackendName
     batch_size: int
     rounds: int
@@ -141,15 +140,8 @@ def evaluate_problems(
         [_placement(plan, tables, next(each_name)) for plan in plans] for tables, plans in problems
     ]
     name = choose_compute_backend(backend)
-    for tables, _ in problems:
-        check_tables(name, tables)
-    by_device = _by_device(placements, world_size)
     batch_size = all_plans[0].batch_size
-    check_host_memory(
-        sum(needed_bytes(name, sets) for sets in by_device)
-        # One device computes at a time.
-        + max(batch_bytes(tables, batch_size) for sets in by_device for tables in sets)
-    )
+    require_measurable(name, [plan for plans in placements for plan in plans], batch_size)
 
     from neuroshard_fast.profile import distributed
 
@@ -178,82 +170,69 @@ def evaluate_problems(
     )
 
 
-def _placement(plan: ShardingPlan, tables: TableSet, name: str) -> list[list[EmbeddingTable]]:
+def require_measurable(
+    name: MeasuringBackendName, plans: Sequence[Placement], batch_size: int
+) -> None:
+    """InputError where this machine cannot measure all of ``plans``, at least one, with that backend."""
+    check_tables(name, (table for plan in plans for tables in plan for table in tables))
+    by_device = list(zip(*plans, strict=True))
+    check_host_memory(
+        sum(needed_bytes(name, sets) for sets in by_device)
+        # One device computes at a time.
+        + max(batch_bytes(tables, batch_size) for sets in by_device for tables in sets)
+    )
+
+
+def _placement(plan: ShardingPlan, tables: TableSet, name: str) -> Placement:
     try:
         return plan.tables_by_device(tables)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
 
 
-def _by_device(
-    placements: list[list[list[list[EmbeddingTable]]]], world_size: int
-) -> list[list[list[EmbeddingTable]]]:
-    """For each device its tables in every plan."""
-    return [
-        [plan[device] for plans in placements for plan in plans] for device in range(world_size)
-    ]
-
-
 def _work(job: _Job) -> None:
     """Measure as the process of one device; the first one writes the result."""
     import torch.distributed as dist
 
-    from neuroshard_fast.profile.all_to_all import TorchAllToAll
     from neuroshard_fast.profile.distributed import process_group
+    from neuroshard_fast.profile.plan_timer import PlanTimer
 
     with process_group() as device:
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        compute = compute_backend(
+        rank = dist.get_rank()
+        timer = PlanTimer(
+            device,
             job.backend,
             job.batch_size,
-            sets=_by_device(job.placements, world_size)[rank],
+            sets=[plan[rank] for plans in job.placements for plan in plans],
             iterations=job.iterations,
         )
-        network = TorchAllToAll(device, job.batch_size, job.iterations)
-
-        def measure(plan: list[list[EmbeddingTable]]) -> list[list[float]]:
-            own = 0.0
-            for turn in range(world_size):
-                dist.barrier()
-                if turn == rank:
-                    own = compute.measure(plan[rank])
-            computes = network.gather(own)
-            dims = output_dims(plan)
-            backwards = network.measure_backward(dims)
-            starts = [a + b for a, b in zip(computes, backwards, strict=True)]
-            forwards = network.measure_forward(dims, [start - min(starts) for start in starts])
-            return [computes, forwards, backwards]
-
         results = []
         steps = job.rounds * sum(map(len, job.placements))
         with progress_bar(steps, "plans, round by round", disable=rank > 0) as progress:
             for plans in job.placements:
-                rounds: list[list[list[list[float]]]] = [[] for _ in plans]
+                rounds: list[list[PlanRound]] = [[] for _ in plans]
                 for _ in range(job.rounds):
                     for measured, plan in zip(rounds, plans, strict=True):
-                        measured.append(measure(plan))
+                        measured.append(timer.measure(plan))
                         progress.update()
                 results.append([_summary(measured) for measured in rounds])
         if rank == 0:
             config.save(job.output, results)
 
 
-def _summary(rounds: list[list[list[float]]]) -> MeasuredPlan:
-    """rounds: for each round compute, forward and backward ms of every device."""
-    costs = [max(map(sum, zip(*parts, strict=True))) for parts in rounds]
-    compute, forward, backward = (
-        [statistics.median(values) for values in zip(*part, strict=True)]
-        for part in zip(*rounds, strict=True)
-    )
+def _summary(rounds: list[PlanRound]) -> MeasuredPlan:
+    costs = [each.cost_ms for each in rounds]
+    middle = median_round(rounds)
+    parts = zip(middle.compute_ms, middle.forward_ms, middle.backward_ms, strict=True)
     return MeasuredPlan(
         cost_ms=statistics.median(costs),
         lowest_ms=min(costs),
         highest_ms=max(costs),
         rounds_ms=tuple(costs),
-        compute_cost_ms=statistics.median(max(parts[0]) for parts in rounds),
+        compute_cost_ms=statistics.median(max(each.compute_ms) for each in rounds),
         devices=tuple(
             MeasuredLoad(device=k, compute_ms=c, forward_comm_ms=f, backward_comm_ms=b)
-            for k, (c, f, b) in enumerate(zip(compute, forward, backward, strict=True))
+            for k, (c, f, b) in enumerate(parts)
         ),
     )
 

@@ -43,6 +43,9 @@ class MeasurementLog:
     folder: is created where it does not exist.
     files: other files of the folder by name, written at the start.
     is_shared: whether the process that started this one holds the log open and shares it.
+    shape: fields of a round, and values of each; by default lookups have one cost, all-to-alls a forward
+        and a backward one on each device.
+    repeat_every: every so many samples one is measured a second time, later in each round.
 
     InputError where the folder holds data that was made in another way, or another process measures
     into it.
@@ -55,17 +58,21 @@ class MeasurementLog:
         files: Mapping[str, bytes],
         *,
         is_shared: bool = False,
+        shape: tuple[int, int] | None = None,
+        repeat_every: int = REPEAT_EVERY,
     ) -> None:
         self.folder = Path(folder)
         self._wanted = info.rounds
+        self._repeat_every = repeat_every
         check_folder(self.folder, info, files)
         self.rounds: dict[int, list[Measured]] = {}
         self._file = _open_rounds(self.folder)
         try:
             _lock(self._file, shared=is_shared)
             start_folder(self.folder, info, files)
-            # Lookups have one cost, all-to-alls a forward and a backward one on each device.
-            self._read((1, 1) if info.world_size is None else (2, info.world_size))
+            if shape is None:
+                shape = (1, 1) if info.world_size is None else (2, info.world_size)
+            self._read(shape)
         except BaseException:
             self._file.close()
             raise
@@ -110,27 +117,37 @@ class MeasurementLog:
             count += 1
         return count
 
+    def missing(self, samples: int) -> Iterator[int]:
+        """The sample to take a round of next, until all rounds of ``samples`` samples are there."""
+        for sample, wanted in self.schedule(samples):
+            if len(self.rounds.get(sample, ())) < wanted:
+                yield sample
+
     def schedule(self, samples: int) -> Iterator[tuple[int, int]]:
-        """(sample, rounds of it that there should be then) in turn, until all are there."""
+        """(sample, rounds of it that there should be then) in turn."""
         for done in range(self._wanted):
             for sample in range(samples):
-                yield sample, done * (2 if _is_repeated(sample) else 1) + 1
-            for sample in range(0, samples, REPEAT_EVERY):
+                yield sample, done * (2 if self.is_repeated(sample) else 1) + 1
+            for sample in range(0, samples, self._repeat_every):
                 yield sample, 2 * (done + 1)
 
     def done_and_total(self, samples: int) -> tuple[int, int]:
         """Rounds of the schedule that are there, and all of them."""
         done = sum(
-            min(len(rounds), self._wanted * (2 if _is_repeated(sample) else 1))
+            min(len(rounds), self._wanted * (2 if self.is_repeated(sample) else 1))
             for sample, rounds in self.rounds.items()
             if sample < samples
         )
-        return done, self._wanted * (samples + len(range(0, samples, REPEAT_EVERY)))
+        return done, self._wanted * (samples + len(range(0, samples, self._repeat_every)))
+
+    def is_repeated(self, sample: int) -> bool:
+        """Whether ``sample`` is measured twice; its first measurement is every other round."""
+        return sample % self._repeat_every == 0
 
     def costs(self) -> list[Measured]:
         """Medians over the rounds so far, of all :meth:`samples`."""
         return [
-            _median(self.rounds[sample][::2] if _is_repeated(sample) else self.rounds[sample])
+            _median(self.rounds[sample][::2] if self.is_repeated(sample) else self.rounds[sample])
             for sample in range(self.samples())
         ]
 
@@ -139,7 +156,7 @@ class MeasurementLog:
         lines = [
             _line(sample, _median(rounds[1::2]))
             for sample, rounds in sorted(self.rounds.items())
-            if _is_repeated(sample) and len(rounds) > 1
+            if self.is_repeated(sample) and len(rounds) > 1
         ]
         config.write_atomically(self.folder / "repeats.txt", b"".join(lines))
 
@@ -166,9 +183,7 @@ def fill(
     done, total = log.done_and_total(samples)
     number = 0
     with progress_bar(total, f"{what}, round by round", done=done) as progress:
-        for sample, wanted in log.schedule(samples):
-            if len(log.rounds.get(sample, ())) >= wanted:
-                continue
+        for sample in log.missing(samples):
             log.add(sample, measure(sample))
             progress.update()
             number += 1
@@ -236,10 +251,6 @@ def start_folder(folder: Path, info: CostDataInfo, files: Mapping[str, bytes]) -
         config.save(folder / "info.json", info)
     elif earlier.rounds != info.rounds:
         config.save(folder / "info.json", msgspec.structs.replace(earlier, rounds=info.rounds))
-
-
-def _is_repeated(sample: int) -> bool:
-    return sample % REPEAT_EVERY == 0
 
 
 def _median(rounds: list[Measured]) -> Measured:
