@@ -21,6 +21,7 @@ _COMMANDS = (
     "import_checkpoints",
     "profile",
     "pretrain",
+    "refine",
     "schema",
 )
 

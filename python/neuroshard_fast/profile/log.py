@@ -102,7 +102,7 @@ class MeasurementLog:
 
     def add(self, sample: int, measured: Measured) -> None:
         """Append a round of ``sample``."""
-        self._file.write(_line(sample, measured))
+        self._file.write(measured_line(sample, measured))
         self._file.flush()
         self.rounds.setdefault(sample, []).append(measured)
 
@@ -154,7 +154,7 @@ class MeasurementLog:
     def write_repeats(self) -> None:
         """Write ``repeats.txt``: second measurements, medians over the rounds so far."""
         lines = [
-            _line(sample, _median(rounds[1::2]))
+            measured_line(sample, _median(rounds[1::2]))
             for sample, rounds in sorted(self.rounds.items())
             if self.is_repeated(sample) and len(rounds) > 1
         ]
@@ -260,13 +260,14 @@ def _median(rounds: list[Measured]) -> Measured:
     ]
 
 
-def _line(sample: int, measured: Measured) -> bytes:
+def measured_line(sample: int, measured: Measured) -> bytes:
+    """What ``rounds.txt`` and ``repeats.txt`` say of a sample."""
     fields = [",".join(f"{value:.6f}" for value in field) for field in measured]
     return f"{sample} {' '.join(fields)}\n".encode()
 
 
 def _parse(line: str, shape: tuple[int, int]) -> tuple[int, Measured] | None:
-    """What :func:`_line` wrote, or None where it is not that."""
+    """What :func:`measured_line` wrote, or None where it is not that."""
     try:
         sample_text, *fields = line.split()
         sample = int(sample_text)

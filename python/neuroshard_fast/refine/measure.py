@@ -1,0 +1,146 @@
+"""Measuring, or simulating, the plans of a cycle.
+
+Run as a module under torchrun this is the process of one device; its argument is the path of a
+:class:`_Job`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from neuroshard_fast import config
+from neuroshard_fast.cost_data import CostDataInfo
+from neuroshard_fast.errors import InputError
+from neuroshard_fast.profile.backends import MeasuringBackendName
+from neuroshard_fast.profile.evaluation import require_measurable
+from neuroshard_fast.profile.log import Measured, MeasurementLog
+from neuroshard_fast.profile.plan_rounds import Placement, PlanRound
+from neuroshard_fast.progress import progress_bar
+
+REPEAT_EVERY = 5
+"""Every so many plans one is measured a second time, later in each round, for the noise floors of the
+samples that are made of it."""
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    """order: which of ``plans`` to measure in turn; folder: of the log."""
+
+    folder: str
+    info: CostDataInfo
+    plans: list[Placement]
+    order: list[int]
+    backend: MeasuringBackendName
+
+
+def measure_plans(
+    folder: Path, info: CostDataInfo, plans: list[Placement], backend: MeasuringBackendName
+) -> list[list[PlanRound]]:
+    """The rounds of each of ``plans``, with one process a device on this machine.
+
+    A round is taken of all plans before the next one begins. Rounds that ``folder`` has already, as
+    ``rounds.txt``, are not measured again.
+
+    info: how the plans are measured; its ``rounds`` are wanted of each, twice as many of every
+        REPEAT_EVERY-th, and its ``world_size`` is that of the plans.
+
+    InputError where the folder holds rounds that were measured in another way, another process measures
+    into it, or the machine cannot measure the plans.
+    """
+    with contextlib.closing(_log(folder, info)) as log:
+        order = list(log.missing(len(plans)))
+        if order:
+            require_measurable(backend, plans, info.batch_size)
+            log.share()
+            _launch(
+                _Job(folder=str(folder), info=info, plans=plans, order=order, backend=backend)
+            )
+    with contextlib.closing(_log(folder, info)) as log:
+        if any(True for _ in log.missing(len(plans))):
+            raise InputError(f"{folder}: rounds.txt was changed while plans were measured")
+        for number, plan in enumerate(plans):
+            for fields in log.rounds[number]:
+                _check(fields, plan, f"{folder}: rounds.txt: a round of plan {number}")
+        return [
+            [PlanRound(*fields) for fields in log.rounds[number]] for number in range(len(plans))
+        ]
+
+
+def simulate_plans(
+    plans: list[Placement], hardware: str, batch_size: int
+) -> list[list[PlanRound]]:
+    """One round of each of ``plans`` by the analytic model of ``hardware``; others would be the same."""
+    from neuroshard_fast.profile.simulated import score_devices
+
+    costs = [score_devices(plan, hardware, batch_size) for plan in plans]
+    return [
+        [
+            PlanRound(
+                list(cost.compute_ms), list(cost.forward_comm_ms), list(cost.backward_comm_ms)
+            )
+        ]
+        for cost in costs
+    ]
+
+
+def _log(folder: Path, info: CostDataInfo, *, is_shared: bool = False) -> MeasurementLog:
+    assert info.world_size is not None  # noqa: S101 for the type checker
+    shape = (3, info.world_size)
+    return MeasurementLog(
+        folder, info, {}, is_shared=is_shared, shape=shape, repeat_every=REPEAT_EVERY
+    )
+
+
+def _check(fields: Measured, plan: Placement, where: str) -> None:
+    compute, forward, backward = fields
+    if any((cost > 0) != bool(tables) for cost, tables in zip(compute, plan, strict=True)):
+        raise InputError(f"{where}: compute must be above 0 just for devices that hold tables")
+    if min(*forward, *backward) <= 0:
+        raise InputError(f"{where}: costs of all-to-alls must be above 0")
+
+
+def _launch(job: _Job) -> None:
+    from neuroshard_fast.profile import distributed
+
+    assert job.info.world_size is not None  # noqa: S101 for the type checker
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "job.json"
+        config.save(file, job)
+        distributed.launch(job.info.world_size, __name__, str(file))
+
+
+def _work(job: _Job) -> None:
+    """Measure as the process of one device; the first one keeps the log."""
+    import torch.distributed as dist
+
+    from neuroshard_fast.profile.distributed import process_group
+    from neuroshard_fast.profile.plan_timer import PlanTimer
+
+    with process_group() as device:
+        rank = dist.get_rank()
+        sets = [plan[rank] for plan in job.plans]
+        timer = PlanTimer(device, job.backend, job.info.batch_size, sets=sets)
+        if rank:
+            for number in job.order:
+                timer.measure(job.plans[number])
+            return
+        with contextlib.closing(_log(Path(job.folder), job.info, is_shared=True)) as log:
+            done, total = log.done_and_total(len(job.plans))
+            with progress_bar(total, "plans, round by round", done=done) as progress:
+                for number in job.order:
+                    log.add(number, _measured(timer.measure(job.plans[number])))
+                    progress.update()
+
+
+def _measured(round_: PlanRound) -> Measured:
+    return [round_.compute_ms, round_.forward_ms, round_.backward_ms]
+
+
+if __name__ == "__main__":
+    from neuroshard_fast.profile.distributed import run_worker
+
+    run_worker(lambda: _work(config.load(sys.argv[1], _Job)))
