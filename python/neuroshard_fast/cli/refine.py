@@ -173,7 +173,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _what(options: RefineOptions) -> str:
-    against = "measured costs" if options.hardware is None else f"SIMULATED {options.hardware} costs"
+    against = (
+        "measured costs" if options.hardware is None else f"SIMULATED {options.hardware} costs"
+    )
     return (
         f"predicted against {against} of plans that the search proposed, {options.devices} devices, "
         f"batch size {options.batch_size}"

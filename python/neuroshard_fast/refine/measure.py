@@ -56,9 +56,7 @@ def measure_plans(
         if order:
             require_measurable(backend, plans, info.batch_size)
             log.share()
-            _launch(
-                _Job(folder=str(folder), info=info, plans=plans, order=order, backend=backend)
-            )
+            _launch(_Job(folder=str(folder), info=info, plans=plans, order=order, backend=backend))
     with contextlib.closing(_log(folder, info)) as log:
         if any(True for _ in log.missing(len(plans))):
             raise InputError(f"{folder}: rounds.txt was changed while plans were measured")
@@ -70,19 +68,13 @@ def measure_plans(
         ]
 
 
-def simulate_plans(
-    plans: list[Placement], hardware: str, batch_size: int
-) -> list[list[PlanRound]]:
+def simulate_plans(plans: list[Placement], hardware: str, batch_size: int) -> list[list[PlanRound]]:
     """One round of each of ``plans`` by the analytic model of ``hardware``; others would be the same."""
     from neuroshard_fast.profile.simulated import score_devices
 
     costs = [score_devices(plan, hardware, batch_size) for plan in plans]
     return [
-        [
-            PlanRound(
-                list(cost.compute_ms), list(cost.forward_comm_ms), list(cost.backward_comm_ms)
-            )
-        ]
+        [PlanRound(list(cost.compute_ms), list(cost.forward_comm_ms), list(cost.backward_comm_ms))]
         for cost in costs
     ]
 
