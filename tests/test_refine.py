@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -46,11 +47,12 @@ OPTIONS = RefineOptions(
     devices=4,
     memory_bytes=2**30,
     batch_size=4096,
-    tasks_per_cycle=4,
-    tables_per_task=(8, 16),
+    tasks_per_cycle=20,
+    tables_per_task=(8, 12),
     hardware="h100",
     cycles=3,
 )
+TWO_CYCLES = replace(OPTIONS, cycles=2, target_bias=0.0)
 LABEL = "plans_4_4096"
 
 
@@ -75,11 +77,18 @@ def biased_models(simulated_data: Path) -> CostModels:
     return CostModels(models.info, scaled)
 
 
+@pytest.fixture(scope="session")
+def uninterrupted(
+    simulated_data: Path, biased_models: CostModels, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Refinement]:
+    """What two cycles come to, and the cost data with their samples."""
+    data = Path(shutil.copytree(simulated_data, tmp_path_factory.mktemp("two") / "data"))
+    return data, run(data, biased_models, TWO_CYCLES)
+
+
 @pytest.fixture
 def data(simulated_data: Path, tmp_path: Path) -> Path:
     """A copy of the cost data."""
-    import shutil
-
     return Path(shutil.copytree(simulated_data, tmp_path / "data"))
 
 
@@ -149,7 +158,7 @@ def test_biased_models_come_to_agree_with_simulated_costs(
     assert abs(last.compute.bias) < first.compute.bias / 3
     assert abs(last.proposed.bias) < first.proposed.bias / 3
     assert first.proposed.noise_floor is None
-    assert first.proposed.samples == 4
+    assert first.proposed.samples == 20
     assert first.baselines is not None
     assert seen[:2] == [(1, False), (1, True)]
     assert CostModels.load(data / "refined.safetensors").info == refined.models.info
@@ -158,10 +167,9 @@ def test_biased_models_come_to_agree_with_simulated_costs(
     trained = sum(cycle.is_trained for cycle in refined.cycles)
     compute = read_compute(data / f"compute-{LABEL}")
     all_to_alls = read_communication(data / f"comm_4-{LABEL}")
-    assert (
-        len(all_to_alls.dims) == trained * 8
-    )  # 4 tasks, each planned by the search and a baseline
-    assert trained * 24 < len(compute.costs) <= trained * 32
+    # Each task is planned by the search and by a baseline.
+    assert len(all_to_alls.dims) == trained * 40
+    assert trained * 120 < len(compute.costs) <= trained * 160
     for part in (compute, all_to_alls):
         assert part.info is not None
         assert part.info.drawn_from == "plans"
@@ -196,27 +204,24 @@ def test_a_used_up_budget_ends_a_run_and_the_next_one_goes_on(
 
 @pytest.mark.parametrize("step", ["plan_tasks", "compare", "write_communication", "pretrain"])
 def test_an_interrupted_run_goes_on_and_comes_to_the_same(
-    step: str, data: Path, biased_models: CostModels, monkeypatch: pytest.MonkeyPatch
+    step: str,
+    data: Path,
+    biased_models: CostModels,
+    uninterrupted: tuple[Path, Refinement],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = replace(OPTIONS, cycles=2, target_bias=0.0)
-    other = data.parent / "uninterrupted"
-    other.mkdir()
-    import shutil
-
-    shutil.copytree(data, other / "data")
-    expected = run(other / "data", biased_models, options)
-
+    expected = uninterrupted[1]
     where: Any = "neuroshard_fast.pretrain" if step == "pretrain" else refine_run.__name__
     with monkeypatch.context() as patched:
         patched.setattr(f"{where}.{step}", _interrupted(step, calls=2))
         with pytest.raises(KeyboardInterrupt):
-            run(data, biased_models, options)
-    resumed = run(data, biased_models, options)
+            run(data, biased_models, TWO_CYCLES)
+    resumed = run(data, biased_models, TWO_CYCLES)
     assert list(map(_outcome, resumed.cycles)) == list(map(_outcome, expected.cycles))
     for name, tensor in expected.models.tensors.items():
         assert np.array_equal(tensor, resumed.models.tensors[name])
     for file in (f"compute-{LABEL}/data.txt", f"comm_4-{LABEL}/data.txt"):
-        assert (data / file).read_bytes() == (other / "data" / file).read_bytes()
+        assert (data / file).read_bytes() == (uninterrupted[0] / file).read_bytes()
 
 
 def _interrupted(step: str, calls: int) -> Callable[..., Any]:
@@ -242,34 +247,28 @@ def _outcome(cycle: Cycle) -> tuple[Any, ...]:
     return cycle.proposed, cycle.compute, cycle.forward, cycle.backward, cycle.baselines
 
 
-def test_tasks_are_fresh_in_every_cycle_and_the_same_for_a_seed(
-    data: Path, biased_models: CostModels
-) -> None:
-    run(data, biased_models, replace(OPTIONS, cycles=2, target_bias=0.0))
+def test_tasks_are_fresh_in_every_cycle(uninterrupted: tuple[Path, Refinement]) -> None:
     tasks = [
         tuple((table.name, table.embedding_dim) for table in task.tables)
         for cycle in (1, 2)
         for task in config.load(
-            data / f"refine-{LABEL}/cycle_{cycle}/plans.json", PlannedTasks
+            uninterrupted[0] / f"refine-{LABEL}/cycle_{cycle}/plans.json", PlannedTasks
         ).tasks
     ]
-    assert len(set(tasks)) == 8
-    assert all(8 <= len(task) <= 16 for task in tasks)
+    assert len(set(tasks)) == 40
+    assert {len(task) for task in tasks} == set(range(8, 13))
     assert len({dim for task in tasks for _, dim in task}) > 3
 
 
-def test_cost_data_of_earlier_cycles_is_only_added_to(
-    data: Path, biased_models: CostModels
+def test_samples_of_earlier_cycles_are_only_added_to(
+    data: Path, biased_models: CostModels, uninterrupted: tuple[Path, Refinement]
 ) -> None:
-    files = [f"compute-{LABEL}/{name}" for name in ("data.txt", "table_configs.json")]
-    files.append(f"comm_4-{LABEL}/data.txt")
-    options = replace(OPTIONS, target_bias=0.0)
-    run(data, biased_models, replace(options, cycles=1))
-    before = [(data / file).read_text().removesuffix("\n]\n") for file in files]
-    run(data, biased_models, replace(options, cycles=2))
-    for file, earlier in zip(files, before, strict=True):
-        assert (data / file).read_text().startswith(earlier)
-        assert len((data / file).read_text()) > len(earlier) + 10
+    run(data, biased_models, replace(TWO_CYCLES, cycles=1))
+    for file in ("compute-{}/data.txt", "compute-{}/table_configs.json", "comm_4-{}/data.txt"):
+        earlier = (data / file.format(LABEL)).read_text().removesuffix("\n]\n")
+        later = (uninterrupted[0] / file.format(LABEL)).read_text()
+        assert later.startswith(earlier)
+        assert len(later) > len(earlier) + 10
 
 
 # --- what is refused ---
@@ -279,8 +278,8 @@ def test_cost_data_of_earlier_cycles_is_only_added_to(
     ("change", "field"),
     [
         ({"seed": 1}, "seed"),
-        ({"tasks_per_cycle": 5}, "tasks_per_cycle"),
-        ({"tables_per_task": (8, 15)}, "tables_per_task"),
+        ({"tasks_per_cycle": 21}, "tasks_per_cycle"),
+        ({"tables_per_task": (8, 11)}, "tables_per_task"),
         ({"dims": (4, 8)}, "dims"),
         ({"memory_bytes": 2**31}, "memory_bytes"),
         ({"baselines": 0}, "baselines"),
@@ -314,6 +313,7 @@ def test_other_tables_and_other_models_are_refused(data: Path, biased_models: Co
     ("change", "message"),
     [
         ({"devices": 1}, "devices must lie between 2"),
+        ({"tasks_per_cycle": 19}, "tasks_per_cycle must lie between 20"),
         ({"tables_per_task": (5, 3)}, "tables_per_task: the fewest must lie between 1 and 3"),
         ({"tables_per_task": (5,)}, "tables_per_task must be two numbers"),
         ({"dims": (6,)}, "dims must be multiples of 4"),
@@ -381,12 +381,12 @@ def test_a_spoilt_state_is_refused_by_file_and_field(
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda tasks: tasks[:-1], r"plans.json: tasks: 4 wanted, got 3"),
+        (lambda tasks: tasks[:-1], r"plans.json: tasks: 20 wanted, got 19"),
         (lambda tasks: [{**tasks[0], "plans": []}, *tasks[1:]], r"tasks\[0\]: the first plan"),
         (lambda tasks: [tasks[1], *tasks[1:]][::-1], None),
         (
-            lambda tasks: [*tasks[:3], {**tasks[3], "plans": tasks[2]["plans"]}],
-            r"plans.json: tasks\[3\]: plans\[0\]: plan: ",
+            lambda tasks: [*tasks[:-1], {**tasks[-1], "plans": tasks[0]["plans"]}],
+            r"plans.json: tasks\[19\]: plans\[0\]: plan: ",
         ),
     ],
 )
@@ -403,6 +403,26 @@ def test_spoilt_plans_are_refused_by_file_and_field(
         return
     with pytest.raises(InputError, match=message):
         run(data, biased_models, options)
+
+
+def test_data_that_cannot_be_trained_on_with_the_samples_is_refused_before_measuring(
+    data: Path, biased_models: CostModels
+) -> None:
+    pytest.importorskip("fbgemm_gpu")
+    with pytest.raises(InputError, match=r"its costs are simulated .* \(backend fbgemm\)"):
+        run(data, biased_models, replace(OPTIONS, hardware=None))
+    profile_compute(
+        TableSet.of(POOL.tables[7:9]),
+        data,
+        samples=20,
+        batch_size=4096,
+        memory_bytes=2**30,
+        hardware="h100",
+        held_out=True,
+    )
+    with pytest.raises(InputError, match=f"compute_heldout: holds table '{POOL[7].name}', which"):
+        run(data, biased_models)
+    assert not (data / f"refine-{LABEL}").exists()
 
 
 def test_two_refinements_in_one_folder_are_refused(data: Path, biased_models: CostModels) -> None:
@@ -534,6 +554,7 @@ def test_plans_are_measured_by_a_process_a_device(
 ) -> None:
     pytest.importorskip("fbgemm_gpu")
     monkeypatch.setattr("neuroshard_fast.pretrain.pretrain", lambda *_args: biased_models)
+    monkeypatch.setattr("neuroshard_fast.refine.options.FEWEST_TASKS", 1)
     options = RefineOptions(
         devices=2,
         memory_bytes=2**26,
@@ -578,7 +599,7 @@ def test_the_command_prints_cycles_and_writes_models_and_a_picture(
     POOL.save(tables)
     command = ["refine", str(data), tables, "--cost-models", start, "-o", out, "--plot", plot]
     command += ["--devices", "4", "--memory", "1GiB", "--batch-size", "4096"]
-    command += ["--tasks-per-cycle", "2", "--tables-per-task", "8,12", "--epochs", "3"]
+    command += ["--tables-per-task", "8,12", "--epochs", "3"]
     command += ["--backend", "simulated", "--hardware", "h100", "--cycles", "1"]
     assert main(command) == 0
     printed = capsys.readouterr().out

@@ -212,7 +212,7 @@ def read_compute(folder: str | os.PathLike[str]) -> ComputeData:
     InputError where something is missing or malformed.
     """
     path = Path(folder)
-    info = _read_info(path)
+    info = read_info(path)
     tables = published.read_table_configs(path / "table_configs.json")
     samples, costs = published.read_compute_samples(path / "data.txt", len(tables))
     floors = _noise_floors(path / "repeats.txt", costs[:, None, None])
@@ -225,7 +225,7 @@ def read_communication(folder: str | os.PathLike[str]) -> CommunicationData:
     path = Path(folder)
     dims, starts, forward, backward = published.read_communication_samples(path / "data.txt")
     floors = _noise_floors(path / "repeats.txt", np.stack([forward, backward], axis=1))
-    return CommunicationData(path.name, dims, starts, forward, backward, _read_info(path), *floors)
+    return CommunicationData(path.name, dims, starts, forward, backward, read_info(path), *floors)
 
 
 def _with_data_types(
@@ -249,7 +249,8 @@ def _with_data_types(
     )
 
 
-def _read_info(path: Path) -> CostDataInfo | None:
+def read_info(path: Path) -> CostDataInfo | None:
+    """How the data in folder ``path`` was made; None where it does not say, as published data."""
     return config.load(path / "info.json", CostDataInfo) if (path / "info.json").exists() else None
 
 

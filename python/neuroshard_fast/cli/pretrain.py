@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from neuroshard_fast.cli.common import output, whole_numbers
+
+if TYPE_CHECKING:
+    from neuroshard_fast.pretrain.options import PretrainOptions
 
 NAME = "pretrain"
 HELP = "train cost models on a folder of cost data"
@@ -12,12 +16,6 @@ HELP = "train cost models on a folder of cost data"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    from typing import get_args
-
-    from neuroshard_fast.features import FeatureKind
-    from neuroshard_fast.pretrain.options import CommunicationKind, PretrainOptions
-
-    defaults = PretrainOptions()
     parser.add_argument(
         "data",
         metavar="DATA",
@@ -33,57 +31,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cost models (.safetensors)",
     )
     parser.add_argument("--name", help="of the cost models; default: the file's name")
-    parser.add_argument("--epochs", type=int, default=defaults.epochs, help="passes over the data")
-    parser.add_argument(
+    add_training_arguments(parser)
+
+
+def add_training_arguments(parser: argparse.ArgumentParser) -> None:
+    """How networks are trained, as in :class:`PretrainOptions`."""
+    from typing import get_args
+
+    from neuroshard_fast.features import FeatureKind
+    from neuroshard_fast.pretrain.options import CommunicationKind, PretrainOptions
+
+    defaults = PretrainOptions()
+    group = parser.add_argument_group("training")
+    group.add_argument("--epochs", type=int, default=defaults.epochs, help="passes over the data")
+    group.add_argument(
         "--patience",
         type=int,
         default=defaults.patience,
         help="epochs without improvement after which to stop",
     )
-    parser.add_argument(
+    group.add_argument(
         "--minibatch-size",
         type=int,
         default=defaults.minibatch_size,
         help="samples a training step",
     )
-    parser.add_argument(
+    group.add_argument(
         "--shared-minibatch-size",
         type=int,
         default=defaults.shared_minibatch_size,
         help="the same for the shared communication network",
     )
-    parser.add_argument(
+    group.add_argument(
         "--learning-rate", type=float, default=defaults.learning_rate, help="at its peak"
     )
-    parser.add_argument(
+    group.add_argument(
         "--weight-decay",
         type=float,
         default=defaults.weight_decay,
         help="of the compute network",
     )
-    parser.add_argument(
+    group.add_argument(
         "--features",
         choices=get_args(FeatureKind),
         default=defaults.features,
         help="what the compute network sees of a table: features that hold for any batch size and data type, "
         "or the published ones",
     )
-    parser.add_argument(
+    group.add_argument(
         "--proposed-share",
         type=float,
         default=defaults.proposed_share,
         help="of the samples trained on, how many are of plans that a search proposed, if there are any",
     )
-    parser.add_argument(
+    group.add_argument(
         "--feature-jitter",
         type=float,
         default=defaults.feature_jitter,
         help="relative spread by which rows and reuse histograms vary in training with published features; "
         "with the weight decay it keeps the network from learning the tables by heart",
     )
-    parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--threads", type=int, default=defaults.threads, help="torch threads")
-    parser.add_argument(
+    group.add_argument("--seed", type=int, default=defaults.seed)
+    group.add_argument("--threads", type=int, default=defaults.threads, help="torch threads")
+    group.add_argument(
         "--communication",
         choices=get_args(CommunicationKind),
         default=defaults.communication,
@@ -100,14 +110,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     ):
         default = getattr(defaults, option[2:].replace("-", "_"))
-        parser.add_argument(
+        group.add_argument(
             option,
             type=whole_numbers,
             default=default,
             metavar="N,N,…",
             help=f"outputs of the {what}",
         )
-    parser.add_argument(
+    group.add_argument(
         "--devices-per-node",
         type=int,
         default=defaults.devices_per_node,
@@ -115,17 +125,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+def training_options(args: argparse.Namespace) -> PretrainOptions:
+    """The options of training that were given."""
     from dataclasses import fields
 
-    from neuroshard_fast.cost_models import check_output
-    from neuroshard_fast.pretrain import PretrainOptions, errors_table, pretrain
+    from neuroshard_fast.pretrain.options import PretrainOptions
 
-    file = check_output(args.output)
-    options = PretrainOptions(
+    return PretrainOptions(
         **{field.name: getattr(args, field.name) for field in fields(PretrainOptions)}
     )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    from neuroshard_fast.cost_models import check_output
+    from neuroshard_fast.pretrain import errors_table, pretrain
+
+    file = check_output(args.output)
+    options = training_options(args)
     models = pretrain(args.data, file.stem if args.name is None else args.name, options)
     models.save(file)
     print(f"wrote {file}; errors on held-out data:\n{errors_table(models.info)}")

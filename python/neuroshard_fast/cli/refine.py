@@ -43,7 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     tasks.add_argument("--batch-size", type=int, required=True, help="global batch size")
     tasks.add_argument(
-        "--tasks-per-cycle", type=int, default=10, help="fresh tasks of a cycle (default: 10)"
+        "--tasks-per-cycle",
+        type=int,
+        default=20,
+        help="fresh tasks of a cycle, at least 20 (default: 20)",
     )
     tasks.add_argument(
         "--tables-per-task",
@@ -63,6 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         help="plans of greedy baselines measured besides, for each task (default: 1)",
+    )
+    tasks.add_argument(
+        "--label",
+        default="",
+        help="of the folders in DATA that are added to (default: plans_D_B with D devices and batch size B)",
     )
     measuring = parser.add_argument_group("measuring")
     measuring.add_argument(
@@ -137,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
         baselines=args.baselines,
         rounds=args.rounds,
         seed=args.seed,
+        label=args.label,
         backend="auto" if args.hardware else args.backend,
         hardware=args.hardware,
         target_bias=args.target_bias,

@@ -10,6 +10,8 @@ from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.log import MAX_ROUNDS, ROUNDS
 from neuroshard_fast.tables import MAX_DIM, MAX_TABLES
 
+FEWEST_TASKS = 20
+"""Of a cycle: training wants so many samples of each kind, and there are as many all-to-alls as plans."""
 MAX_TASKS = 10_000
 MAX_CYCLES = 1_000_000
 
@@ -32,13 +34,15 @@ class RefineOptions:
         this fraction
     target_mape: and the MAPE within this times the noise floor.
     cycles: the most cycles in all, those of earlier runs included; None for any number.
+    label: of the folders that the samples and the record of the cycles go to; "" for plans_D_B with D devices
+        and batch size B.
     budget_seconds: no cycle is begun in a run that would probably end later than this; None for any time.
     """
 
     devices: int
     memory_bytes: int
     batch_size: int
-    tasks_per_cycle: int = 10
+    tasks_per_cycle: int = FEWEST_TASKS
     tables_per_task: tuple[int, int] = (10, 60)
     dims: tuple[int, ...] | None = None
     baselines: int = 1
@@ -49,13 +53,14 @@ class RefineOptions:
     target_bias: float = 0.02
     target_mape: float = 1.5
     cycles: int | None = None
+    label: str = ""
     budget_seconds: float | None = None
 
     def __post_init__(self) -> None:
         whole_number(self.devices, "devices", low=2, high=MAX_DEVICES)
         whole_number(self.memory_bytes, "memory_bytes", low=1, high=MAX_MEMORY_BYTES)
         whole_number(self.batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
-        whole_number(self.tasks_per_cycle, "tasks_per_cycle", low=1, high=MAX_TASKS)
+        whole_number(self.tasks_per_cycle, "tasks_per_cycle", low=FEWEST_TASKS, high=MAX_TASKS)
         if len(self.tables_per_task) != 2:
             raise InputError(
                 "tables_per_task must be two numbers, the fewest and the most, got "
@@ -82,6 +87,6 @@ class RefineOptions:
             finite_number(self.budget_seconds, "budget_seconds", low=0.0, high=1e12)
 
     @property
-    def label(self) -> str:
-        """What names the files of this device count and batch size."""
-        return f"plans_{self.devices}_{self.batch_size}"
+    def labelled(self) -> str:
+        """The label, or the one of this device count and batch size."""
+        return self.label or f"plans_{self.devices}_{self.batch_size}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from neuroshard_fast import config
-from neuroshard_fast.cost_data import CostDataInfo
+from neuroshard_fast.cost_data import CostDataInfo, cost_data_folders, read_compute, read_info
 from neuroshard_fast.cost_models import CostModels, check_output
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.options import SearchOptions
@@ -82,7 +82,8 @@ def refine(
 
     folder: cost data that ``models`` were trained on, as :func:`neuroshard_fast.pretrain.pretrain` takes
         it. Samples go to ``compute-plans_D_B`` and ``comm_D-plans_D_B`` in it, for D devices and batch
-        size B, and the record of the cycles to ``refine-plans_D_B``.
+        size B, and the record of the cycles to ``refine-plans_D_B``; or with another label than
+        ``plans_D_B``.
     pool: tables that tasks are drawn from.
     models: to begin with.
     output: file that the refined models are written to, after every cycle.
@@ -149,15 +150,44 @@ class _Loop:
         self._backend: MeasuringBackendName | None = None
         if options.hardware is None:
             self._backend = choose_compute_backend(options.backend)
+        self._sample_folders = sample_folders(data, options.devices, options.labelled)
+        self._check_data()
         settings = Settings.of(pool, models, self._backend or "simulated", options)
-        self._folder = RefineFolder(data, options.label, settings)
-        self._sample_folders = sample_folders(data, options.devices, options.label)
+        self._folder = RefineFolder(data, options.labelled, settings)
         for path in self._sample_folders:
             if path.exists() and not self.cycles:
                 raise InputError(
                     f"{path}: holds samples of plans, but {self._folder.path} knows of no cycle that they "
                     "are from; remove it, or give another folder of cost data"
                 )
+
+    def _check_data(self) -> None:
+        """InputError where training would refuse the data with the new samples; now, not after measuring."""
+        folders = cost_data_folders(self._data)
+        wanted = (
+            ("simulated", "simulated") if self._backend is None else ("measured", self._backend)
+        )
+        for path in set(folders.compute) - set(self._sample_folders):
+            info = read_info(path)
+            found = ("unknown", "unknown") if info is None else (info.source, info.backend)
+            if found != wanted:
+                raise InputError(
+                    f"{path}: its costs are {found[0]} (backend {found[1]}), but those of plans would be "
+                    f"{wanted[0]} (backend {wanted[1]}); they cannot be trained on together"
+                )
+        batch_size = self._options.batch_size
+        pool = {
+            (table.num_embeddings, table.pooling_factor, table.histogram(batch_size)): table.name
+            for table in self._pool
+        }
+        for path in folders.held_out:
+            for table in read_compute(path).tables:
+                identity = (table.num_embeddings, table.pooling_factor, table.reuse_histogram)
+                if identity in pool:
+                    raise InputError(
+                        f"{path}: holds table {pool[identity]!r}, which tasks would be drawn from: held-out "
+                        "tables must stay unseen; draw from others"
+                    )
 
     @property
     def cycles(self) -> tuple[Cycle, ...]:
