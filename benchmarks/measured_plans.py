@@ -26,7 +26,7 @@ from neuroshard_fast import (
     config,
     examples,
 )
-from neuroshard_fast.agreement import Agreement
+from neuroshard_fast.agreement import Agreement, noise_floor
 from neuroshard_fast.cost_models import SUFFIX
 from neuroshard_fast.options import ALGORITHMS
 from neuroshard_fast.profile.evaluation import Evaluation, evaluate_problems
@@ -178,20 +178,6 @@ def make_report(columns: list[Column], tasks: list[TableSet], evaluation: Evalua
         tables=[len(tables) for tables in tasks],
         algorithms=algorithms,
     )
-
-
-def noise_floor(rounds_ms: list[tuple[float, ...]]) -> float | None:
-    """How far the rounds of a plan differ, as a fraction; None where there was but one.
-
-    As in ``cost_data``: the mean of |x - m| / m over all rounds of all plans, ``m`` being the mean of
-    the plan's other rounds.
-    """
-    differences = []
-    for rounds in map(np.array, rounds_ms):
-        if len(rounds) > 1:
-            others = (rounds.sum() - rounds) / (len(rounds) - 1)
-            differences.append(np.abs(rounds - others) / others)
-    return float(np.concatenate(differences).mean()) if differences else None
 
 
 def format_report(report: Report) -> str:

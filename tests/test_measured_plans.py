@@ -10,6 +10,7 @@ import measured_plans
 from handmade_plans import plan_of
 from measured_plans import Column
 from neuroshard_fast import Planner, TableSet
+from neuroshard_fast.agreement import noise_floor
 from neuroshard_fast.profile.evaluation import Evaluation, MeasuredPlan
 from neuroshard_fast.tables import EmbeddingTable, Feature
 
@@ -114,10 +115,10 @@ def test_the_table_shows_ties_bias_and_noise_floor() -> None:
 
 
 def test_the_noise_floor_compares_each_round_with_the_mean_of_the_others() -> None:
-    floor = measured_plans.noise_floor([(1.0, 2.0), (3.0, 3.0, 6.0)])
+    floor = noise_floor([(1.0, 2.0), (3.0, 3.0, 6.0)])
     # As in cost_data: 1 and 2 are 50% below and 100% above each other; 3, 3, 6 against 4.5, 4.5, 3.
     assert floor == pytest.approx((0.5 + 1.0 + 1 / 3 + 1 / 3 + 1.0) / 5)
-    assert measured_plans.noise_floor([(1.0,), (2.0,)]) is None
+    assert noise_floor([(1.0,), (2.0,)]) is None
 
 
 def test_one_round_has_no_noise_floor() -> None:

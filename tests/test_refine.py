@@ -23,14 +23,14 @@ from neuroshard_fast.profile.compute import profile_compute
 from neuroshard_fast.profile.log import MeasurementLog
 from neuroshard_fast.profile.plan_rounds import PlanRound
 from neuroshard_fast.refine import (
-    Agreement,
+    Comparison,
     Cycle,
     Refinement,
     RefineOptions,
     refine,
 )
 from neuroshard_fast.refine import run as refine_run
-from neuroshard_fast.refine.agreement import compare
+from neuroshard_fast.refine.comparison import compare
 from neuroshard_fast.refine.measure import REPEAT_EVERY, _Job, measure_plans
 from neuroshard_fast.refine.samples import MeasuredPlan, write_communication, write_compute
 from neuroshard_fast.refine.state import State, locked
@@ -107,30 +107,30 @@ def table(name: str, rows: int = 500, dim: int = 8, factor: float = 3.0) -> Embe
     )
 
 
-# --- agreement ---
+# --- comparing ---
 
 
 def test_bias_mape_and_noise_floor_are_as_defined() -> None:
-    agreement = compare([11.0, 18.0], [[10.0, 9.0, 11.0], [20.0, 20.0, 30.0]])
-    assert agreement.samples == 2
-    assert agreement.bias == pytest.approx((0.1 - 0.1) / 2)
-    assert agreement.bias_error == pytest.approx(0.1)  # stdev of 0.1 and -0.1, over the root of 2
-    assert agreement.mape == pytest.approx(0.1)
+    comparison = compare([11.0, 18.0], [[10.0, 9.0, 11.0], [20.0, 20.0, 30.0]])
+    assert comparison.samples == 2
+    assert comparison.bias == pytest.approx((0.1 - 0.1) / 2)
+    assert comparison.bias_error == pytest.approx(0.1)  # stdev of 0.1 and -0.1, over the root of 2
+    assert comparison.mape == pytest.approx(0.1)
     first = [0.0, 1.5 / 10.5, 1.5 / 9.5]
     second = [5 / 25, 5 / 25, 10 / 20]
-    assert agreement.noise_floor == pytest.approx(np.mean([*first, *second]))
+    assert comparison.noise_floor == pytest.approx(np.mean([*first, *second]))
 
 
 def test_costs_measured_once_have_no_noise_floor() -> None:
-    agreement = compare([10.2], [[10.0]])
-    assert (agreement.noise_floor, agreement.bias_error) == (None, None)
-    assert agreement.is_within(0.03, 1.0)  # the bias wanted takes its place
-    assert not agreement.is_within(0.03, 0.5)
-    assert not agreement.is_within(0.01, 5.0)
+    comparison = compare([10.2], [[10.0]])
+    assert (comparison.noise_floor, comparison.bias_error) == (None, None)
+    assert comparison.is_within(0.03, 1.0)  # the bias wanted takes its place
+    assert not comparison.is_within(0.03, 0.5)
+    assert not comparison.is_within(0.01, 5.0)
 
 
 def test_agreement_wants_a_small_bias_and_a_mape_near_the_noise_floor() -> None:
-    sound = Agreement(samples=9, bias=-0.015, bias_error=0.01, mape=0.04, noise_floor=0.03)
+    sound = Comparison(samples=9, bias=-0.015, bias_error=0.01, mape=0.04, noise_floor=0.03)
     assert sound.is_within(0.02, 1.5)
     assert not sound.is_within(0.01, 1.5)
     assert not sound.is_within(0.02, 1.3)

@@ -39,6 +39,22 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def noise_floor(rounds: Sequence[Sequence[float]]) -> float | None:
+    """How well measurements repeat, as a fraction; None where nothing was measured twice.
+
+    As in :mod:`neuroshard_fast.cost_data`: the mean of ``abs(x - m) / m`` over all rounds ``x`` of all
+    samples, ``m`` being the mean of the sample's other rounds.
+
+    rounds: costs of each sample, above 0.
+    """
+    differences = []
+    for costs in map(np.array, rounds):
+        if len(costs) > 1:
+            others = (costs.sum() - costs) / (len(costs) - 1)
+            differences.append(np.abs(costs - others) / others)
+    return float(np.concatenate(differences).mean()) if differences else None
+
+
 def kendall(a: Floats, b: Floats) -> float | None:
     """Kendall's tau-b of two arrays of shape [n]; None where one of them is constant."""
     concordant = untied_a = untied_b = 0

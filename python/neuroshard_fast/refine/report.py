@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from neuroshard_fast.config import write_atomically
 from neuroshard_fast.errors import MissingDependencyError
-from neuroshard_fast.refine.agreement import Agreement
+from neuroshard_fast.refine.comparison import Comparison
 from neuroshard_fast.refine.options import RefineOptions
 from neuroshard_fast.refine.state import Cycle
 from neuroshard_fast.report import picture_format
@@ -98,6 +98,6 @@ def _row(number: int, cycle: Cycle, options: RefineOptions) -> list[str]:
     ]
 
 
-def _bias(agreement: Agreement) -> str:
-    error = agreement.bias_error
-    return f"{agreement.bias:+.2%}" + ("" if error is None else f" ± {error:.2%}")
+def _bias(comparison: Comparison) -> str:
+    error = comparison.bias_error
+    return f"{comparison.bias:+.2%}" + ("" if error is None else f" ± {error:.2%}")

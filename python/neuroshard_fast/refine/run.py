@@ -23,7 +23,7 @@ from neuroshard_fast.profile.environment import MeasuringName, measured_info, si
 from neuroshard_fast.profile.plan_rounds import PlanRound
 from neuroshard_fast.profile.sampling import ALL_TO_ALLS
 from neuroshard_fast.profile.simulated import HARDWARE
-from neuroshard_fast.refine.agreement import Agreement, compare
+from neuroshard_fast.refine.comparison import Comparison, compare
 from neuroshard_fast.refine.measure import measure_plans, simulate_plans
 from neuroshard_fast.refine.options import RefineOptions
 from neuroshard_fast.refine.samples import (
@@ -323,7 +323,7 @@ class _Loop:
 
 def _compare_costs(
     plans: list[ShardingPlan], rounds: list[list[PlanRound]], chosen: list[int]
-) -> Agreement:
+) -> Comparison:
     return compare(
         [plans[k].cost_ms for k in chosen], [[each.cost_ms for each in rounds[k]] for k in chosen]
     )
@@ -331,7 +331,7 @@ def _compare_costs(
 
 def _compare_parts(
     plans: list[ShardingPlan], rounds: list[list[PlanRound]], chosen: list[int], part: str
-) -> Agreement:
+) -> Comparison:
     """Of one part of the cost, on every device that has it."""
     predicted: list[float] = []
     measured: list[list[float]] = []

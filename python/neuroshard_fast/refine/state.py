@@ -17,7 +17,7 @@ from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTE
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.log import MAX_ROUNDS
-from neuroshard_fast.refine.agreement import Agreement
+from neuroshard_fast.refine.comparison import Comparison
 from neuroshard_fast.refine.options import MAX_CYCLES, MAX_TASKS, RefineOptions
 from neuroshard_fast.tables import MAX_DIM, MAX_TABLES, TableSet
 
@@ -98,11 +98,11 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     is_trained: whether new models were trained with its measurements; not where these agreed.
     """
 
-    proposed: Agreement
-    compute: Agreement
-    forward: Agreement
-    backward: Agreement
-    baselines: Agreement | None
+    proposed: Comparison
+    compute: Comparison
+    forward: Comparison
+    backward: Comparison
+    baselines: Comparison | None
     date: str
     seconds: float
     is_trained: bool

@@ -1,4 +1,4 @@
-"""How well predicted costs agree with measured ones."""
+"""Predicted costs of a cycle against measured ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from neuroshard_fast.agreement import noise_floor
 from neuroshard_fast.checks import finite_number, whole_number
 
 _MAX_SAMPLES = 10**9
 
 
-class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Predicted against measured costs, all as fractions.
 
     samples: how many were compared. Their measured cost is the median over their rounds.
@@ -52,26 +53,16 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return target_mape * (target_bias if self.noise_floor is None else self.noise_floor)
 
 
-def compare(predicted: Sequence[float], rounds: Sequence[Sequence[float]]) -> Agreement:
+def compare(predicted: Sequence[float], rounds: Sequence[Sequence[float]]) -> Comparison:
     """``predicted`` costs of samples, at least one, against the costs of their ``rounds``, above 0."""
     errors = [
         (cost - statistics.median(each)) / statistics.median(each)
         for cost, each in zip(predicted, rounds, strict=True)
     ]
-    differences = [
-        difference for each in rounds if len(each) > 1 for difference in _differences(each)
-    ]
-    return Agreement(
+    return Comparison(
         samples=len(errors),
         bias=statistics.fmean(errors),
         bias_error=statistics.stdev(errors) / math.sqrt(len(errors)) if len(errors) > 1 else None,
         mape=statistics.fmean(map(abs, errors)),
-        noise_floor=statistics.fmean(differences) if differences else None,
+        noise_floor=noise_floor(rounds),
     )
-
-
-def _differences(rounds: Sequence[float]) -> list[float]:
-    """Relative difference of each round to the mean of the others."""
-    total = sum(rounds)
-    others = [(total - each) / (len(rounds) - 1) for each in rounds]
-    return [abs(each - mean) / mean for each, mean in zip(rounds, others, strict=True)]
