@@ -31,7 +31,7 @@ from neuroshard_fast.refine import (
 )
 from neuroshard_fast.refine import run as refine_run
 from neuroshard_fast.refine.comparison import compare
-from neuroshard_fast.refine.measure import REPEAT_EVERY, _Job, measure_plans
+from neuroshard_fast.refine.measure import REPEAT_EVERY, MeasuringJob, measure_plans
 from neuroshard_fast.refine.samples import MeasuredPlan, write_communication, write_compute
 from neuroshard_fast.refine.state import State, locked
 from neuroshard_fast.refine.tasks import PlannedTasks
@@ -512,8 +512,8 @@ def test_rounds_that_were_measured_are_not_measured_again(
     interrupted_after = 9
 
     def launch(world_size: int, module: str, job_file: str) -> None:
-        assert (world_size, module) == (2, "neuroshard_fast.refine.measure")
-        job = config.load(job_file, _Job)
+        assert (world_size, module) == (2, "neuroshard_fast.refine.worker")
+        job = config.load(job_file, MeasuringJob)
         log = MeasurementLog(
             job.folder,
             job.info,
@@ -604,7 +604,7 @@ def test_the_command_prints_cycles_and_writes_models_and_a_picture(
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert "predicted against SIMULATED h100 costs" in printed
-    assert "cycle 1: predicted and measured costs compared; bias +" in printed
+    assert "cycle 1: compared, bias +" in printed
     assert "cycle 1: new models trained" in printed
     assert "costs did not agree yet" in printed
     state = config.load(data / f"refine-{LABEL}/state.json", State)

@@ -155,8 +155,10 @@ def run(args: argparse.Namespace) -> int:
     )
 
     def show(number: int, cycle: Cycle) -> None:
-        done = "new models trained" if cycle.is_trained else "predicted and measured costs compared"
-        print(f"cycle {number}: {done}; bias {cycle.proposed.bias:+.2%}", flush=True)
+        if cycle.is_trained:
+            print(f"cycle {number}: new models trained", flush=True)
+        else:
+            print(f"cycle {number}: compared, bias {cycle.proposed.bias:+.2%}", flush=True)
 
     refined = refine(
         args.data,

@@ -1,13 +1,8 @@
-"""Measuring, or simulating, the plans of a cycle.
-
-Run as a module under torchrun this is the process of one device; its argument is the path of a
-:class:`_Job`.
-"""
+"""Measuring, or simulating, the plans of a cycle."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 from pathlib import Path
 
@@ -20,15 +15,17 @@ from neuroshard_fast.profile.backends import MeasuringBackendName
 from neuroshard_fast.profile.evaluation import require_measurable
 from neuroshard_fast.profile.log import Measured, MeasurementLog
 from neuroshard_fast.profile.plan_rounds import Placement, PlanRound
-from neuroshard_fast.progress import progress_bar
 
 REPEAT_EVERY = 5
 """Every so many plans one is measured a second time, later in each round, for the noise floors of the
 samples that are made of it."""
 
+WORKER = "neuroshard_fast.refine.worker"
 
-class _Job(msgspec.Struct, frozen=True, kw_only=True):
-    """order: which of ``plans`` to measure in turn; folder: of the log."""
+
+class MeasuringJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What the measuring processes do: measure those of ``plans`` that ``order`` numbers, in turn, and
+    record their rounds in the log of ``folder``."""
 
     folder: str
     info: CostDataInfo
@@ -51,13 +48,17 @@ def measure_plans(
     InputError where the folder holds rounds that were measured in another way, another process measures
     into it, or the machine cannot measure the plans.
     """
-    with contextlib.closing(_log(folder, info)) as log:
+    with contextlib.closing(open_log(folder, info)) as log:
         order = list(log.missing(len(plans)))
         if order:
             require_measurable(backend, plans, info.batch_size)
             log.share()
-            _launch(_Job(folder=str(folder), info=info, plans=plans, order=order, backend=backend))
-    with contextlib.closing(_log(folder, info)) as log:
+            _launch(
+                MeasuringJob(
+                    folder=str(folder), info=info, plans=plans, order=order, backend=backend
+                )
+            )
+    with contextlib.closing(open_log(folder, info)) as log:
         if any(True for _ in log.missing(len(plans))):
             raise InputError(f"{folder}: rounds.txt was changed while plans were measured")
         for number, plan in enumerate(plans):
@@ -79,7 +80,8 @@ def simulate_plans(plans: list[Placement], hardware: str, batch_size: int) -> li
     ]
 
 
-def _log(folder: Path, info: CostDataInfo, *, is_shared: bool = False) -> MeasurementLog:
+def open_log(folder: Path, info: CostDataInfo, *, is_shared: bool = False) -> MeasurementLog:
+    """The rounds of plans that were measured; arguments as of :class:`MeasurementLog`."""
     assert info.world_size is not None  # noqa: S101 for the type checker
     shape = (3, info.world_size)
     return MeasurementLog(
@@ -95,44 +97,11 @@ def _check(fields: Measured, plan: Placement, where: str) -> None:
         raise InputError(f"{where}: costs of all-to-alls must be above 0")
 
 
-def _launch(job: _Job) -> None:
+def _launch(job: MeasuringJob) -> None:
     from neuroshard_fast.profile import distributed
 
     assert job.info.world_size is not None  # noqa: S101 for the type checker
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.json"
         config.save(file, job)
-        distributed.launch(job.info.world_size, __name__, str(file))
-
-
-def _work(job: _Job) -> None:
-    """Measure as the process of one device; the first one keeps the log."""
-    import torch.distributed as dist
-
-    from neuroshard_fast.profile.distributed import process_group
-    from neuroshard_fast.profile.plan_timer import PlanTimer
-
-    with process_group() as device:
-        rank = dist.get_rank()
-        sets = [plan[rank] for plan in job.plans]
-        timer = PlanTimer(device, job.backend, job.info.batch_size, sets=sets)
-        if rank:
-            for number in job.order:
-                timer.measure(job.plans[number])
-            return
-        with contextlib.closing(_log(Path(job.folder), job.info, is_shared=True)) as log:
-            done, total = log.done_and_total(len(job.plans))
-            with progress_bar(total, "plans, round by round", done=done) as progress:
-                for number in job.order:
-                    log.add(number, _measured(timer.measure(job.plans[number])))
-                    progress.update()
-
-
-def _measured(round_: PlanRound) -> Measured:
-    return [round_.compute_ms, round_.forward_ms, round_.backward_ms]
-
-
-if __name__ == "__main__":
-    from neuroshard_fast.profile.distributed import run_worker
-
-    run_worker(lambda: _work(config.load(sys.argv[1], _Job)))
+        distributed.launch(job.info.world_size, WORKER, str(file))

@@ -67,6 +67,7 @@ def draw_cycles(
         [100 * each.most_mape(options.target_bias, options.target_mape) for each in proposed],
         color="#228833",
         linestyle="--",
+        marker="_",
         label="target",
     )
     mape_axes.set_ylabel("MAPE, %")
@@ -74,7 +75,7 @@ def draw_cycles(
     mape_axes.set_xlabel("cycle")
     mape_axes.set_xticks(numbers)
     for axes in (bias_axes, mape_axes):
-        axes.legend(loc="upper right")
+        axes.legend()
     picture = io.BytesIO()
     figure.savefig(picture, format=picture_format(path), dpi=130)
     write_atomically(path, picture.getvalue())
