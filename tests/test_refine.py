@@ -295,6 +295,17 @@ def test_other_arguments_are_refused_by_name(
         run(data, biased_models, replace(OPTIONS, **change))
 
 
+def test_other_arguments_are_refused_as_soon_as_a_run_was_begun(
+    data: Path, biased_models: CostModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(refine_run, "plan_tasks", _interrupted("plan_tasks", calls=1))
+        with pytest.raises(KeyboardInterrupt):
+            run(data, biased_models)
+    with pytest.raises(InputError, match="was begun with other seed"):
+        run(data, biased_models, replace(OPTIONS, seed=1))
+
+
 def test_other_tables_and_other_models_are_refused(data: Path, biased_models: CostModels) -> None:
     lenient = replace(OPTIONS, target_bias=10.0)
     run(data, biased_models, lenient)

@@ -160,6 +160,7 @@ class _Loop:
                     f"{path}: holds samples of plans, but {self._folder.path} knows of no cycle that they "
                     "are from; remove it, or give another folder of cost data"
                 )
+        self._folder.begin()
 
     def _check_data(self) -> None:
         """InputError where training would refuse the data with the new samples; now, not after measuring."""

@@ -146,6 +146,17 @@ class RefineFolder:
                         "the same, or give a new folder of cost data"
                     )
 
+    def begin(self) -> None:
+        """Write the settings down where they are not yet, for a run that goes on."""
+        if not self._file.exists():
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(
+                    f"{self.path}: cannot be made: {error.strerror or error}"
+                ) from error
+            config.save(self._file, self.state)
+
     def cycle(self, number: int) -> Path:
         """The folder of a cycle, counted from 1; made where it is missing."""
         path = self.path / f"cycle_{number}"
