@@ -16,7 +16,7 @@ tables() {
 for gpu in ${@:-a100 h100 h200}; do
     simulated="--backend simulated --hardware $gpu -o $out/$gpu"
     seed=0
-    for batch in 65536 4096 16384 131072; do
+    for batch in 65536 4096 8192 16384 49152 131072; do
         for type in fp32 fp16; do
             seed=$((seed + 1))
             # What planning takes where no batch size is given has no label.
@@ -24,7 +24,7 @@ for gpu in ${@:-a100 h100 h200}; do
             [ "$label" = 65536_fp32 ] && label=
             tables "$batch-$type" 1500 "$batch" "$type" $seed
             neuroshard profile compute "$out/$batch-$type.json" $simulated --batch-size "$batch" \
-                --label "$label" --seed $seed --samples 8000 --memory 80GiB --most-tables 30
+                --label "$label" --seed $seed --samples 6000 --memory 80GiB --most-tables 30
         done
     done
     # batch size, data type, dims: none of the tables is trained on, nor are 32768, 24, 48 and 96.
@@ -45,10 +45,10 @@ END
             label=$batch
             [ $batch = 65536 ] && label=
             neuroshard profile comm --devices $devices $simulated --batch-size $batch --label "$label" \
-                --seed $((devices + batch)) --samples 600
+                --seed $((devices + batch)) --samples 800
         done
     done
-    neuroshard pretrain $out/$gpu --epochs 60 --name $gpu-sim -o $models/$gpu-sim.safetensors
+    neuroshard pretrain $out/$gpu --epochs 120 --name $gpu-sim -o $models/$gpu-sim.safetensors
     {
         neuroshard models $models/$gpu-sim.safetensors
         echo

@@ -6,7 +6,7 @@ import numpy as np
 
 from neuroshard_fast.checks import MAX_SEED, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE
-from neuroshard_fast.reuse import expected_histogram
+from neuroshard_fast.reuse import HISTOGRAM_BINS, expected_histogram
 from neuroshard_fast.tables import MAX_TABLES, EmbeddingTable, Feature, TableSet
 
 TABLES = 1500
@@ -16,6 +16,8 @@ _ROWS = (3, MAX_ROWS)
 _POOLING_FACTORS = (0.1, 500.0)
 _ZIPF_EXPONENTS = (0.3, 1.5)
 """From almost uniform to far more skewed than the 1.05 that is assumed where nothing is known."""
+_SLOPES = (-0.5, 3.0)
+"""Of other histograms: how many doublings a bin has fewer rows than the one before."""
 
 
 def broad(
@@ -27,7 +29,9 @@ def broad(
 ) -> TableSet:
     """Tables with rows and pooling factors spread evenly on logarithmic scales.
 
-    Reuse histograms are those expected of ``batch_size`` samples from Zipf laws of random exponents.
+    Reuse histograms are, for every second table, those expected of ``batch_size`` samples from a Zipf law
+    of random exponent; for the others they fall evenly from bin to bin, up to a random one that the lookups
+    suffice for.
     """
     whole_number(tables, "tables", low=1, high=MAX_TABLES)
     whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
@@ -38,6 +42,18 @@ def broad(
     low, high = np.log(_POOLING_FACTORS)
     factors = np.exp(generator.uniform(low, high, tables)).round(2)
     exponents = generator.uniform(*_ZIPF_EXPONENTS, tables)
+    slopes = generator.uniform(*_SLOPES, tables)
+    last_bins = generator.random(tables)
+
+    def histogram(index: int) -> tuple[float, ...]:
+        lookups = batch_size * float(factors[index])
+        if index % 2 == 0:
+            return expected_histogram(int(rows[index]), lookups, float(exponents[index]))
+        bins = 1 + int(last_bins[index] * min(HISTOGRAM_BINS, 1 + np.log2(max(lookups, 1.0))))
+        fractions = 2.0 ** (-slopes[index] * np.arange(HISTOGRAM_BINS))
+        fractions[bins:] = 0.0
+        return tuple((fractions / fractions.sum()).tolist())
+
     return TableSet.of(
         [
             EmbeddingTable(
@@ -45,9 +61,7 @@ def broad(
                 num_embeddings=int(rows[index]),
                 embedding_dim=64,
                 features=(Feature(name=f"feature_{index}", pooling_factor=float(factors[index])),),
-                reuse_histogram=expected_histogram(
-                    int(rows[index]), batch_size * float(factors[index]), float(exponents[index])
-                ),
+                reuse_histogram=histogram(index),
             )
             for index in range(tables)
         ]
