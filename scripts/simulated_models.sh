@@ -48,9 +48,11 @@ END
                 --seed $((devices + batch)) --samples 800
         done
     done
-    neuroshard pretrain $out/$gpu --epochs 120 --name $gpu-sim -o $models/$gpu-sim.safetensors
+    neuroshard pretrain $out/$gpu --epochs 120 --plot docs/calibration-$gpu-sim.png --name $gpu-sim -o $models/$gpu-sim.safetensors
     {
         neuroshard models $models/$gpu-sim.safetensors
+        echo
+        echo "Predicted and measured costs, and how right the doubts are: \`docs/calibration-$gpu-sim.png\`."
         echo
         echo "Every command, from the tables to this card: \`scripts/simulated_models.sh $gpu\`."
     } >$models/$gpu-sim.md

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import textwrap
+from types import ModuleType
 
 from tabulate import tabulate
 
@@ -77,16 +78,22 @@ def format_plan(plan: ShardingPlan) -> str:
     return "\n".join([*lines, "", table])
 
 
-def draw_plan(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
-    """Draw cost and memory of each device to ``path``; its ending names the format (PNG, SVG, PDF)."""
+def require_matplotlib() -> ModuleType:
+    """``matplotlib.figure``; MissingDependencyError where it is not installed."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure
     except ImportError as error:
         raise MissingDependencyError(
             "drawing needs matplotlib: pip install 'neuroshard-fast[report]'"
         ) from error
+    return matplotlib.figure
 
-    figure = Figure(figsize=(max(8.0, 0.12 * plan.world_size + 4), 7), layout="constrained")
+
+def draw_plan(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
+    """Draw cost and memory of each device to ``path``; its ending names the format (PNG, SVG, PDF)."""
+    figure = require_matplotlib().Figure(
+        figsize=(max(8.0, 0.12 * plan.world_size + 4), 7), layout="constrained"
+    )
     cost_axes, memory_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     devices = [load.device for load in plan.devices]
     bottom = [0.0] * len(devices)

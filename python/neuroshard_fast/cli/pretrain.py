@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from neuroshard_fast.cli.common import output, whole_numbers
+from neuroshard_fast.cli.common import check_outputs, output, whole_numbers
 
 if TYPE_CHECKING:
     from neuroshard_fast.pretrain.options import PretrainOptions
@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=output,
         metavar="FILE",
         help="cost models (.safetensors)",
+    )
+    parser.add_argument(
+        "--plot",
+        type=output,
+        metavar="PICTURE",
+        help="draw how right predictions are on held-out samples (PNG, SVG, PDF)",
     )
     parser.add_argument("--name", help="of the cost models; default: the file's name")
     add_training_arguments(parser)
@@ -142,8 +148,10 @@ def run(args: argparse.Namespace) -> int:
     from neuroshard_fast.pretrain import errors_table, pretrain
 
     file = check_output(args.output)
+    check_outputs(args.plot)
     options = training_options(args)
-    models = pretrain(args.data, file.stem if args.name is None else args.name, options)
+    name = file.stem if args.name is None else args.name
+    models = pretrain(args.data, name, options, plot=args.plot)
     models.save(file)
     print(f"wrote {file}; errors on held-out data:\n{errors_table(models.info)}")
     return 0

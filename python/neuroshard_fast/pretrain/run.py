@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from neuroshard_fast.cost_models import (
     PUBLISHED_BATCH_SIZE,
     CostModels,
     CostModelsInfo,
+    HeldOut,
     HeldOutError,
     Training,
     TrainingData,
@@ -39,8 +40,13 @@ from neuroshard_fast.errors import InputError, MissingDependencyError
 from neuroshard_fast.features import FEATURE_NAMES, compute_features
 from neuroshard_fast.plan import Source
 from neuroshard_fast.pretrain.options import PretrainOptions
+from neuroshard_fast.report import picture_format, require_matplotlib
 from neuroshard_fast.stamps import installed_versions, utc_now
 from neuroshard_fast.tables import EmbeddingTable
+
+if TYPE_CHECKING:
+    from neuroshard_fast.pretrain.calibration import HeldOutSamples
+    from neuroshard_fast.pretrain.networks import Predictions
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,6 +62,7 @@ def pretrain(
     options: PretrainOptions | None = None,
     *,
     progress: bool = True,
+    plot: str | os.PathLike[str] | None = None,
 ) -> CostModels:
     """Train cost networks on the cost data in ``folder``.
 
@@ -65,11 +72,15 @@ def pretrain(
         types or plans that a search proposed.
     name: of the cost models.
     progress: show a progress bar for each network.
+    plot: a picture to draw of how right predictions are on held-out samples.
 
     InputError where the data is unsound, too small, or of different sources, or of different batch sizes
     where networks serve but one; MissingDependencyError without the extra ``pretrain``.
     """
     label(name, "name")
+    if plot is not None:
+        picture_format(plot)
+        require_matplotlib()
     options = options or PretrainOptions()
     data_folder = Path(folder)
     data = _read(data_folder)
@@ -83,14 +94,14 @@ def pretrain(
     command = label(_command(data_folder, name, options), f"{folder}: the command to record")
 
     tensors: dict[str, F32] = {}
-    errors: list[HeldOutError] = []
+    results = _Results([], [])
     with _torch(options):
-        _train_compute(data, options, tensors, errors, progress=progress)
+        _train_compute(data, options, tensors, results, progress=progress)
         if options.communication == "per-count":
             for part in data.communication:
-                _train_communication(part, options, tensors, errors, progress=progress)
+                _train_communication(part, options, tensors, results, progress=progress)
         elif data.communication:
-            _train_shared(data.communication, options, tensors, errors, progress=progress)
+            _train_shared(data.communication, options, tensors, results, progress=progress)
     is_shared = bool(data.communication) and options.communication == "shared"
     info = CostModelsInfo(
         name=name,
@@ -107,9 +118,43 @@ def pretrain(
             date=utc_now(),
             versions={"python": platform.python_version(), **installed_versions(_LIBRARIES)},
         ),
-        errors=tuple(errors),
+        errors=tuple(results.errors),
     )
+    if plot is not None:
+        from neuroshard_fast.pretrain.calibration import draw_calibration
+
+        draw_calibration(results.samples, f"{name}: {source}, {hardware}", plot)
     return CostModels(info, tensors)
+
+
+@dataclass(frozen=True)
+class _Results:
+    """How right the trained networks are."""
+
+    errors: list[HeldOutError]
+    samples: list[HeldOutSamples]
+
+    def add(
+        self,
+        network: str,
+        held_out: HeldOut,
+        predicted: Predictions,
+        measured: Floats,
+        noise_floor: float | None,
+        *,
+        part: str,
+        devices: int | None = None,
+    ) -> None:
+        """As :func:`neuroshard_fast.pretrain.accuracy.held_out_error` takes them."""
+        from neuroshard_fast.pretrain.accuracy import held_out_error
+        from neuroshard_fast.pretrain.calibration import HeldOutSamples
+
+        self.errors.append(
+            held_out_error(
+                network, held_out, predicted, measured, noise_floor, part=part, devices=devices
+            )
+        )
+        self.samples.append(HeldOutSamples(network, predicted, measured))
 
 
 @dataclass(frozen=True)
@@ -143,11 +188,10 @@ def _train_compute(
     data: _CostData,
     options: PretrainOptions,
     tensors: dict[str, F32],
-    errors: list[HeldOutError],
+    results: _Results,
     *,
     progress: bool,
 ) -> None:
-    from neuroshard_fast.pretrain.accuracy import held_out_error
     from neuroshard_fast.pretrain.networks import ComputeRegression, LookupSamples, calibrate
     from neuroshard_fast.pretrain.training import Split, fit
 
@@ -181,25 +225,19 @@ def _train_compute(
     tensors |= regression.export()
     for part, own in zip(data.compute, splits, strict=True):
         predicted = regression.predict(samples.features, [sets[index] for index in own.test])
-        errors.append(
-            held_out_error(
-                _COMPUTE,
-                _held_out(part.info),
-                predicted,
-                samples.costs[own.test][:, None],
-                part.noise_floor,
-                part=part.name,
-            )
+        results.add(
+            _COMPUTE,
+            _held_out(part.info),
+            predicted,
+            samples.costs[own.test][:, None],
+            part.noise_floor,
+            part=part.name,
         )
     known_floor = next((x.noise_floor for x in data.compute if x.noise_floor is not None), None)
     for part in data.held_out:
         predicted = regression.predict(_features(part, options), part.samples)
         floor = part.noise_floor if part.noise_floor is not None else known_floor
-        errors.append(
-            held_out_error(
-                _COMPUTE, "tables", predicted, part.costs[:, None], floor, part=part.name
-            )
-        )
+        results.add(_COMPUTE, "tables", predicted, part.costs[:, None], floor, part=part.name)
 
 
 def _features(part: ComputeData, options: PretrainOptions) -> F32:
@@ -210,11 +248,10 @@ def _train_communication(
     part: CommunicationData,
     options: PretrainOptions,
     tensors: dict[str, F32],
-    errors: list[HeldOutError],
+    results: _Results,
     *,
     progress: bool,
 ) -> None:
-    from neuroshard_fast.pretrain.accuracy import held_out_error
     from neuroshard_fast.pretrain.networks import CommunicationRegression
     from neuroshard_fast.pretrain.training import Split, fit
 
@@ -238,15 +275,13 @@ def _train_communication(
         )
         tensors |= regression.export()
         predicted = regression.predict(split.test)
-        errors.append(
-            held_out_error(
-                network,
-                _held_out(part.info),
-                predicted,
-                costs[split.test],
-                noise_floor,
-                part=part.name,
-            )
+        results.add(
+            network,
+            _held_out(part.info),
+            predicted,
+            costs[split.test],
+            noise_floor,
+            part=part.name,
         )
 
 
@@ -261,11 +296,10 @@ def _train_shared(
     communication: list[CommunicationData],
     options: PretrainOptions,
     tensors: dict[str, F32],
-    errors: list[HeldOutError],
+    results: _Results,
     *,
     progress: bool,
 ) -> None:
-    from neuroshard_fast.pretrain.accuracy import held_out_error
     from neuroshard_fast.pretrain.networks import calibrate
     from neuroshard_fast.pretrain.shared_communication import (
         AllToAlls,
@@ -308,16 +342,14 @@ def _train_shared(
         first = 0
         for part, split in zip(communication, splits, strict=True):
             costs, noise_floor = _costs(part, direction)
-            errors.append(
-                held_out_error(
-                    network,
-                    _held_out(part.info),
-                    regression.predict(split.test),
-                    costs[split.test - first],
-                    noise_floor,
-                    part=part.name,
-                    devices=part.dims.shape[1],
-                )
+            results.add(
+                network,
+                _held_out(part.info),
+                regression.predict(split.test),
+                costs[split.test - first],
+                noise_floor,
+                part=part.name,
+                devices=part.dims.shape[1],
             )
             first += len(costs)
 
