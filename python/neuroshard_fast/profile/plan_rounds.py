@@ -50,3 +50,32 @@ def median_round(rounds: Sequence[PlanRound]) -> PlanRound:
             )
         )
     )
+
+
+def settled_cost(rounds: Sequence[PlanRound]) -> float:
+    """What the plan of ``rounds``, at least one, would cost if every device took the medians of them, ms.
+
+    In each round another device is the slowest by chance, and all others wait for it: the median of the
+    rounds' costs has that waiting in it, this has less. Forward costs without waiting are those from the
+    last start on.
+    """
+    transfers = [
+        [cost - wait for cost, wait in zip(each.forward_ms, _waits(each.starts_ms), strict=True)]
+        for each in rounds
+    ]
+    middle = median_round(
+        [
+            PlanRound(each.compute_ms, transfer, each.backward_ms)
+            for each, transfer in zip(rounds, transfers, strict=True)
+        ]
+    )
+    forward = [
+        wait + transfer
+        for wait, transfer in zip(_waits(middle.starts_ms), middle.forward_ms, strict=True)
+    ]
+    return PlanRound(middle.compute_ms, forward, middle.backward_ms).cost_ms
+
+
+def _waits(starts_ms: Sequence[float]) -> list[float]:
+    """How long each device waits for the last one to start."""
+    return [max(starts_ms) - start for start in starts_ms]

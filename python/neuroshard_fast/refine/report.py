@@ -20,7 +20,14 @@ def cycles_table(cycles: Sequence[Cycle], options: RefineOptions, style: str = "
     """A cycle a line; ``style`` as in tabulate."""
     headers = (
         *("cycle", "plans", "bias", "MAPE", "noise floor", "MAPE / floor", "agrees"),
-        *("compute bias", "forward bias", "backward bias", "baselines' bias", "minutes"),
+        *(
+            "settled bias",
+            "compute bias",
+            "forward bias",
+            "backward bias",
+            "baselines' bias",
+            "minutes",
+        ),
     )
     rows = [_row(number, cycle, options) for number, cycle in enumerate(cycles, 1)]
     return tabulate(rows, headers, tablefmt=style, disable_numparse=True)
@@ -85,6 +92,7 @@ def _row(number: int, cycle: Cycle, options: RefineOptions) -> list[str]:
     proposed = cycle.proposed
     agrees = proposed.is_within(options.target_bias, options.target_mape)
     floor = proposed.noise_floor
+    parts = (cycle.settled, cycle.compute, cycle.forward, cycle.backward)
     return [
         str(number),
         str(proposed.samples),
@@ -93,7 +101,7 @@ def _row(number: int, cycle: Cycle, options: RefineOptions) -> list[str]:
         "" if floor is None else f"{floor:.2%}",
         "" if not floor else f"{proposed.mape / floor:.2f}",
         "yes" if agrees else "no",
-        *(f"{each.bias:+.1%}" for each in (cycle.compute, cycle.forward, cycle.backward)),
+        *(f"{each.bias:+.1%}" for each in parts),
         "" if cycle.baselines is None else _bias(cycle.baselines),
         f"{cycle.seconds / 60:.1f}",
     ]

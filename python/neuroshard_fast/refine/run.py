@@ -20,7 +20,7 @@ from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.planner import Planner
 from neuroshard_fast.profile.backends import MeasuringBackendName, choose_compute_backend
 from neuroshard_fast.profile.environment import MeasuringName, measured_info, simulated_info
-from neuroshard_fast.profile.plan_rounds import PlanRound
+from neuroshard_fast.profile.plan_rounds import PlanRound, settled_cost
 from neuroshard_fast.profile.sampling import ALL_TO_ALLS
 from neuroshard_fast.profile.simulated import HARDWARE
 from neuroshard_fast.refine.comparison import Comparison, compare
@@ -237,6 +237,9 @@ class _Loop:
         others = [k for k in range(len(plans)) if k not in proposed]
         cycle = Cycle(
             proposed=_compare_costs(plans, rounds, proposed),
+            settled=compare(
+                [plans[k].cost_ms for k in proposed], [[settled_cost(rounds[k])] for k in proposed]
+            ),
             **{
                 part: _compare_parts(plans, rounds, proposed, part)
                 for part in ("compute", "forward", "backward")

@@ -16,7 +16,7 @@ from neuroshard_fast.cost_data import (
     labelled,
 )
 from neuroshard_fast.features import output_dims
-from neuroshard_fast.profile.log import Measured, measured_line, start_folder
+from neuroshard_fast.profile.log import measured_line, start_folder
 from neuroshard_fast.profile.plan_rounds import Placement, PlanRound, median_round
 from neuroshard_fast.published import PublishedTable
 from neuroshard_fast.refine.measure import REPEAT_EVERY
@@ -87,43 +87,23 @@ def write_compute(folder: Path, info: CostDataInfo, plans: Sequence[MeasuredPlan
 
 
 def write_communication(folder: Path, info: CostDataInfo, plans: Sequence[MeasuredPlan]) -> None:
-    """Write a sample for each plan, its starts being the medians of those that were measured with."""
+    """Write a sample for each plan: medians of its starts and of what the devices took.
+
+    Devices of a balanced plan start in another order in each round, so that its median starts are closer
+    together than those of a round. Forward costs have the waiting of every round in them, and that is
+    what such a plan costs.
+    """
     samples = []
     repeats: list[bytes] = []
     for number, plan in enumerate(plans):
-        starts = np.median([round_.starts_ms for round_ in plan.measurements[0]], axis=0)
+        starts = np.median([each.starts_ms for each in plan.measurements[0]], axis=0)
         starts -= starts.min()
-        first, *second = (_all_to_alls(rounds, starts.tolist()) for rounds in plan.measurements)
-        repeats += [measured_line(number, again) for again in second]
-        samples.append((output_dims(plan.placement), starts.tolist(), *first))
+        first, *second = (median_round(rounds) for rounds in plan.measurements)
+        repeats += [
+            measured_line(number, [again.forward_ms, again.backward_ms]) for again in second
+        ]
+        dims = output_dims(plan.placement)
+        samples.append((dims, starts.tolist(), first.forward_ms, first.backward_ms))
     start_folder(folder, info, {})
     published.write_communication_samples(folder / "data.txt", samples)
     config.write_atomically(folder / "repeats.txt", b"".join(repeats))
-
-
-def _all_to_alls(rounds: Sequence[PlanRound], starts_ms: Sequence[float]) -> Measured:
-    """Forward and backward ms of each device, medians over ``rounds``.
-
-    Starts differ a little from round to round, and forward costs with them, by what the device waits for
-    the last one to start: they are taken for ``starts_ms``.
-    """
-    waits = _waits(starts_ms)
-    forward = [
-        PlanRound(
-            each.compute_ms,
-            [
-                cost - waited + wait
-                for cost, waited, wait in zip(
-                    each.forward_ms, _waits(each.starts_ms), waits, strict=True
-                )
-            ],
-            each.backward_ms,
-        )
-        for each in rounds
-    ]
-    middle = median_round(forward)
-    return [middle.forward_ms, middle.backward_ms]
-
-
-def _waits(starts_ms: Sequence[float]) -> list[float]:
-    return [max(starts_ms) - start for start in starts_ms]

@@ -91,6 +91,7 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How well the models of a cycle agreed with what its plans cost, none of which they knew.
 
     proposed: costs of the search's plans.
+    settled: the same against what they would cost if every device took the medians of its rounds.
     compute, forward, backward: of the devices of these plans.
     baselines: costs of the other plans; None where there were none.
     date: when they had been compared, ISO 8601.
@@ -99,6 +100,7 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     proposed: Comparison
+    settled: Comparison
     compute: Comparison
     forward: Comparison
     backward: Comparison
