@@ -24,7 +24,7 @@ for gpu in ${@:-a100 h100 h200}; do
             [ "$label" = 65536_fp32 ] && label=
             tables "$batch-$type" 1500 "$batch" "$type" $seed
             neuroshard profile compute "$out/$batch-$type.json" $simulated --batch-size "$batch" \
-                --label "$label" --seed $seed --samples 6000 --memory 80GiB --most-tables 30
+                --label "$label" --seed $seed --samples 6000 --memory 80GiB --most-tables 30 --dims 4,8,12,16,20,32,40,64,80,128,256
         done
     done
     # batch size, data type, dims: none of the tables is trained on, nor are 32768, 24, 48 and 96.

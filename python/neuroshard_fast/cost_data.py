@@ -107,7 +107,8 @@ class CostDataInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     world_size: devices of an all-to-all; None for lookups.
     drawn_from: "random" sets of tables and all-to-alls, or the device loads and all-to-alls of "plans" that a
         search proposed.
-    sampling: which distribution all-to-alls are drawn from, ``profile.sampling.ALL_TO_ALLS``.
+    sampling: which distribution samples are drawn from, ``TABLE_SETS`` or ``ALL_TO_ALLS`` in
+        ``profile.sampling``.
     memory_bytes: the most that the tables of a sample take; None for communication.
     most_tables: the most tables of a sample of lookups.
     data_type, optimizer: of the tables, several joined by a comma; empty for communication.

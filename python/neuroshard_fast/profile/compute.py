@@ -23,7 +23,7 @@ from neuroshard_fast.profile.log import (
     fill,
     start_folder,
 )
-from neuroshard_fast.profile.sampling import MOST_TABLES, ComputeSampler, augment
+from neuroshard_fast.profile.sampling import MOST_TABLES, TABLE_SETS, ComputeSampler, augment
 from neuroshard_fast.progress import progress_bar
 from neuroshard_fast.published import PublishedTable
 from neuroshard_fast.tables import EmbeddingTable, TableSet
@@ -87,6 +87,7 @@ def profile_compute(
         "seed": seed,
         "memory_bytes": memory_bytes,
         "most_tables": most_tables,
+        "sampling": TABLE_SETS,
         "data_type": ",".join(data_types),
         "optimizer": ",".join(sorted({table.optimizer for table in pool})),
     }

@@ -20,6 +20,9 @@ from neuroshard_fast.tables import EmbeddingTable, TableSet
 
 AUGMENTED_DIMS = (4, 8, 16, 32, 64, 128)
 """Dims of the tables of an all-to-all, and the least that every table of a pool is taken with."""
+TABLE_SETS = 2
+"""Which distribution :class:`ComputeSampler` draws from. 1, of earlier versions, was the published one: all numbers
+of tables are equally likely."""
 MOST_TABLES = 15
 """Most tables of a compute sample, unless said otherwise."""
 
@@ -41,7 +44,11 @@ def augment(pool: TableSet, dims: Sequence[int] | None = None) -> list[Embedding
 
 
 class ComputeSampler:
-    """Sets of 1 to ``most_tables`` tables whose weights and optimizer state fit ``memory_bytes``."""
+    """Sets of 1 to ``most_tables`` tables whose weights and optimizer state fit ``memory_bytes``.
+
+    Half of the time all numbers of tables are equally likely, as published; else few are likelier: plans
+    leave the dearest tables alone on a device.
+    """
 
     def __init__(
         self,
@@ -65,7 +72,10 @@ class ComputeSampler:
     def draw(self, sample: int) -> tuple[int, ...]:
         """Table numbers of a sample, all different."""
         generator = np.random.default_rng([self._seed, sample])
-        wanted = int(generator.integers(1, self._most_tables + 1))
+        if generator.random() < 0.5:
+            wanted = int(generator.integers(1, self._most_tables + 1))
+        else:
+            wanted = int(_log_uniform(generator, 1.0, self._most_tables + 1))
         chosen: list[int] = []
         left = self._memory_bytes
         for table in generator.permutation(self._fitting):
@@ -77,11 +87,12 @@ class ComputeSampler:
         return tuple(chosen)
 
 
-ALL_TO_ALLS = 2
+ALL_TO_ALLS = 3
 """Which distribution :func:`draw_all_to_all` draws from. 1, of earlier versions, was the published one:
-starts in whole ms, and nothing like a finished plan."""
+starts in whole ms, and nothing like a finished plan. In 2 plans had no late devices."""
 
-_PLANNED_DIMS = tuple(range(4, 257, 4))
+_COLUMNS = 4  # dims are multiples of it
+_PLANNED_DIMS = tuple(range(_COLUMNS, 257, _COLUMNS))
 _MOST_PLANNED_TABLES = 16  # for each device, of a sample that is like a plan
 _STARTS_DIGITS = 6  # of a start in ms: what data.txt holds
 
@@ -95,7 +106,7 @@ class AllToAll:
 
 
 def draw_all_to_all(world_size: int, seed: int, sample: int) -> AllToAll:
-    """A sample of any imbalance from none to strong, or, half of the time, one like a finished plan.
+    """A sample of any imbalance from none to strong, or, in two of three, one like a finished plan.
 
     Any imbalance: 10 to 59 tables (times a quarter of the devices beyond four) are placed one after the
     other on the device with the fewest columns, or, with a probability drawn for the sample, on any
@@ -103,16 +114,23 @@ def draw_all_to_all(world_size: int, seed: int, sample: int) -> AllToAll:
 
     Like a plan: up to 16 tables a device are placed, widest first, on the device with the fewest
     columns; up to a tenth of them on any device. Now and then their dims are any multiples of 4 up to
-    256. Starts spread evenly below 0.01 to 2 ms.
+    256. Starts spread evenly below 0.01 to 2 ms. In half of these samples some devices are late, by up
+    to 0.05 to 20 ms, and may have fewer columns: a dear table that cannot be split leaves a device so.
     """
     generator = np.random.default_rng([seed, sample])
-    if generator.random() < 0.5:
+    if generator.random() < 1 / 3:
         sums = published_dims(generator, world_size)
-        bound = float(generator.integers(1, 20))
+        starts = generator.uniform(0.0, float(generator.integers(1, 20)), size=world_size)
     else:
         sums = _planned_dims(generator, world_size)
-        bound = _log_uniform(generator, 0.01, 2.0)
-    starts = generator.uniform(0.0, bound, size=world_size)
+        starts = generator.uniform(0.0, _log_uniform(generator, 0.01, 2.0), size=world_size)
+        if generator.random() < 0.5:
+            count = int(_log_uniform(generator, 1.0, world_size))
+            late = generator.permutation(world_size)[:count]
+            starts[late] += _log_uniform(generator, 0.05, 20.0) * generator.uniform(0.5, 1.0, count)
+            if generator.random() < 0.5:
+                fewer = sums[late] * generator.random(count) / _COLUMNS
+                sums[late] = _COLUMNS * np.maximum(1, fewer.astype(np.int64))
     starts = (starts - starts.min()).round(_STARTS_DIGITS)
     return AllToAll(tuple(map(int, sums)), tuple(map(float, starts)))
 
