@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from neuroshard_fast.checks import MAX_SEED, whole_number
@@ -30,8 +32,8 @@ def broad(
     """Tables with rows and pooling factors spread evenly on logarithmic scales.
 
     Reuse histograms are, for every second table, those expected of ``batch_size`` samples from a Zipf law
-    of random exponent; for the others they fall evenly from bin to bin, up to a random one that the lookups
-    suffice for.
+    of random exponent; for the others they fall evenly from bin to bin, from the first that the rows suffice
+    for up to a random one that the lookups suffice for.
     """
     whole_number(tables, "tables", low=1, high=MAX_TABLES)
     whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
@@ -49,9 +51,14 @@ def broad(
         lookups = batch_size * float(factors[index])
         if index % 2 == 0:
             return expected_histogram(int(rows[index]), lookups, float(exponents[index]))
-        bins = 1 + int(last_bins[index] * min(HISTOGRAM_BINS, 1 + np.log2(max(lookups, 1.0))))
-        fractions = 2.0 ** (-slopes[index] * np.arange(HISTOGRAM_BINS))
-        fractions[bins:] = 0.0
+        # So few rows occur at least so often, and none more often than there are lookups.
+        first, last = (
+            min(HISTOGRAM_BINS - 1, math.ceil(math.log2(max(count, 1.0))))
+            for count in (lookups / int(rows[index]), lookups)
+        )
+        bins = np.arange(HISTOGRAM_BINS)
+        fractions = 2.0 ** (-slopes[index] * bins)
+        fractions[(bins < first) | (bins > first + last_bins[index] * (last - first))] = 0.0
         return tuple((fractions / fractions.sum()).tolist())
 
     return TableSet.of(
