@@ -21,8 +21,8 @@ from neuroshard_fast.tables import EmbeddingTable, TableSet
 AUGMENTED_DIMS = (4, 8, 16, 32, 64, 128)
 """Dims of the tables of an all-to-all, and the least that every table of a pool is taken with."""
 TABLE_SETS = 2
-"""Which distribution :class:`ComputeSampler` draws from. 1, of earlier versions, was the published one: all numbers
-of tables are equally likely."""
+"""Which distribution :class:`ComputeSampler` draws from. 1, of earlier versions, was the published one:
+all numbers of tables are equally likely."""
 MOST_TABLES = 15
 """Most tables of a compute sample, unless said otherwise."""
 
