@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,7 @@ from tabulate import tabulate
 
 from neuroshard_fast import config
 from neuroshard_fast.cost_data import ComputeData, cost_data_folders, read_compute
+from neuroshard_fast.errors import InputError
 from neuroshard_fast.features import FeatureKind, compute_features
 from neuroshard_fast.pretrain import PretrainOptions
 from neuroshard_fast.pretrain.networks import ComputeRegression, LookupSamples
@@ -179,7 +180,8 @@ def compare(
         if same and condition(part) not in own:
             own[condition(part)] = train_published(same, options)
         in_condition = own.get(condition(part))
-        assert part.noise_floor is not None, part.name
+        if part.noise_floor is None:
+            raise InputError(f"{part.name}: nothing was measured twice: no noise floor")
         tested.append(
             Tested(
                 folder=part.name,
@@ -202,7 +204,7 @@ def learning_curve(
     for most in [*(count for count in CURVE if count < total), total]:
         # As many steps for few samples as for many, as far as that makes sense.
         epochs = min(1000, max(options.epochs, options.epochs * total // (4 * most)))
-        trained = train(parts, PretrainOptions(**{**options.__dict__, "epochs": epochs}), most)
+        trained = train(parts, replace(options, epochs=epochs), most)
         each = [trained.accuracy(part) for part in held_out]
         points.append(
             CurvePoint(
@@ -219,7 +221,6 @@ def format_report(report: Report) -> str:
     rows = []
     for test in report.tested:
         floor = test.noise_floor
-        excess = [each.mape - floor for each in (test.physical, test.published)]
         own = test.own_condition
         rows.append(
             [
@@ -229,8 +230,8 @@ def format_report(report: Report) -> str:
                 f"{test.physical.mape:.2%}",
                 f"{test.published.mape:.1%}",
                 "" if own is None else f"{own.mape:.2%}",
-                f"{excess[0] / excess[1]:.2f}",
-                "" if own is None else f"{excess[0] / (own.mape - floor):.2f}",
+                _excess_ratio(test.physical, test.published, floor),
+                "" if own is None else _excess_ratio(test.physical, own, floor),
                 f"{test.physical.mape / floor:.2f}",
                 f"{test.physical.kendall:.3f}",
                 f"{test.published.kendall:.3f}",
@@ -248,6 +249,13 @@ def format_report(report: Report) -> str:
         headers = ["samples", "mean MAPE", "mean Kendall"]
         parts.append(tabulate(curve, headers, tablefmt="github", disable_numparse=True))
     return "\n\n".join(parts)
+
+
+def _excess_ratio(ours: Accuracy, other: Accuracy, floor: float) -> str:
+    """Excess over the noise floor against that of ``other``; nothing where that has none."""
+    return (
+        "" if other.mape <= floor else f"{max(0.0, ours.mape - floor) / (other.mape - floor):.2f}"
+    )
 
 
 def draw(report: Report, path: Path) -> None:

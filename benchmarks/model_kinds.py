@@ -52,8 +52,12 @@ def measure(published: CostModels, new: CostModels, rounds: int, seed: int) -> l
         times: list[list[float]] = [[] for _ in kinds]
         for number in range(rounds):
             problem = draw(tables, seed + number)
-            for kind, (models, options) in zip(times, kinds, strict=True):
-                kind.append(Planner(models).plan(problem, cluster, options).planning_ms)
+            for turn in range(-1, len(kinds)):  # the first is for the caches
+                which = (number + turn) % len(kinds)
+                models, options = kinds[which]
+                planning_ms = Planner(models).plan(problem, cluster, options).planning_ms
+                if turn >= 0:
+                    times[which].append(planning_ms)
         medians = [statistics.median(kind) for kind in times]
         ratios = [
             statistics.median(own / base for own, base in zip(kind, times[0], strict=True))

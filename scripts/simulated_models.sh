@@ -52,7 +52,7 @@ END
     {
         neuroshard models $models/$gpu-sim.safetensors
         echo
-        echo "Predicted and measured costs, and how right the doubts are: \`docs/calibration-$gpu-sim.png\`."
+        echo "Predicted and SIMULATED costs, and how right the doubts are: \`docs/calibration-$gpu-sim.png\`."
         echo
         echo "Every command, from the tables to this card: \`scripts/simulated_models.sh $gpu\`."
     } >$models/$gpu-sim.md

@@ -76,6 +76,7 @@ def test_less_than_twice_outside_is_not_far() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"num_embeddings": 3}, "rows of table 't' (3): trained on 100 to 1e+06"),
         ({"num_embeddings": 10}, "rows of table 't' (10): trained on 100 to 1e+06"),
         ({"embedding_dim": 512}, "width of table 't' (512): trained on 4 to 128"),
         (
@@ -106,6 +107,20 @@ def test_many_tables_are_counted() -> None:
     )
 
 
+def test_the_furthest_outside_come_first() -> None:
+    rows = (30_000_000, 2, 20, 4_000_000, 10, 3_000_000)
+    (said,) = flags([table(str(k), num_embeddings=size) for k, size in enumerate(rows)])
+    names = "table '1' (2), table '0' (3e+07), table '4' (10) and 3 more"
+    assert said == f"rows of {names}: trained on 100 to 1e+06"
+    (said,) = flags([table()], starts_ms=[0.0, 70.0, 30.0, 5.0], devices=[[(0, 64)], [], [], []])
+    assert said.startswith("wait ms of device 0 (70), device 3 (65), device 2 (40)")
+
+
+def test_long_names_are_cut() -> None:
+    (said,) = flags([table("n" * 4096, num_embeddings=1)])
+    assert len(said) < 200
+
+
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
@@ -113,7 +128,7 @@ def test_many_tables_are_counted() -> None:
         ({"output_dims": [64.0, 1e6]}, "sent bytes of device 1"),
         ({"starts_ms": [0.0, 30.0]}, "wait ms of device 0 (30): trained on 0 to 10"),
         ({"devices": [[(0, 64)]] + [[]] * 31}, "32 devices: trained on 2 to 16"),
-        ({"devices": [[(0, 64)]] + [[]] * 11}, "12 devices leave a node of 8 not full"),
+        ({"devices": [[(0, 64)]] + [[]] * 11}, "12 devices leave a node of 8 not full, and"),
         ({"batch_size": 10_000}, "batch size 10,000: trained on 1,024 to 4,096"),
     ],
 )
@@ -133,6 +148,7 @@ def test_counts_between_those_trained_on_are_fine_where_nodes_are_full() -> None
         ({"rows": (0.0, float("inf"))}, "rows must be a finite number"),
         ({"batch_sizes": (0, 4)}, "batch_sizes must lie between 1"),
         ({"device_counts": (1,)}, "device_counts must lie between 2"),
+        ({"device_counts": (4, 2)}, "device_counts must be ascending"),
         ({"data_types": ("",)}, "data_types must be a non-empty string"),
     ],
 )

@@ -32,7 +32,7 @@ from neuroshard_fast.refine import (
 from neuroshard_fast.refine import run as refine_run
 from neuroshard_fast.refine.comparison import compare
 from neuroshard_fast.refine.measure import REPEAT_EVERY, MeasuringJob, measure_plans
-from neuroshard_fast.refine.samples import MeasuredPlan, write_communication, write_compute
+from neuroshard_fast.refine.samples import PlanMeasurement, write_communication, write_compute
 from neuroshard_fast.refine.state import State, locked
 from neuroshard_fast.refine.tasks import PlannedTasks
 from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
@@ -491,8 +491,8 @@ def test_device_loads_and_all_to_alls_become_samples(tmp_path: Path) -> None:
         PlanRound([2.5, 2.0], [2.0, 3.0], [0.5, 0.5]),
     ]
     plans = [
-        MeasuredPlan([[a, b], [wide, a]], rounds, is_repeated=True),
-        MeasuredPlan([[], [b, wide]], [PlanRound([0.0, 2.0], [5.0, 3.0], [0.5, 0.5])], False),
+        PlanMeasurement([[a, b], [wide, a]], rounds, is_repeated=True),
+        PlanMeasurement([[], [b, wide]], [PlanRound([0.0, 2.0], [5.0, 3.0], [0.5, 0.5])], False),
     ]
     write_compute(tmp_path / "compute", _info(tmp_path), plans)
     compute = read_compute(tmp_path / "compute")

@@ -180,7 +180,7 @@ class HeldOutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             ("kendall", -1.0, 1.0),
             ("mse", 0.0, 1e300),
             ("noise_floor", 0.0, 1e300),
-            ("bias", -1.0, 1e300),
+            ("bias", -1e300, 1e300),
             ("coverage", 0.0, 1.0),
         ):
             value = getattr(self, field)
@@ -275,6 +275,11 @@ class CostModels:
                 f"tensors must be a mapping of arrays by name, got {shown(self.tensors)}"
             )
         _check_tensors(self.tensors, len(self.info.feature_names))
+        low, high = self.info.batch_sizes
+        if not low <= self.info.batch_size <= high:
+            raise InputError(
+                f"batch_size must be one of those trained on, {low} to {high}, got {self.info.batch_size}"
+            )
         if self.is_shared and self.info.devices_per_node is None:
             raise InputError("devices_per_node is missing: shared communication networks need it")
         if not self.is_shared and self.info.devices_per_node is not None:
@@ -335,7 +340,7 @@ class CostModels:
             networks = self._networks.get(key)
             if networks is None:
                 if len(self._networks) >= _MOST_KEPT_NETWORKS:
-                    self._networks.clear()
+                    del self._networks[next(iter(self._networks))]
                 networks = self._networks[key] = self._make_networks(batch_size, doubt_penalty)
         return networks
 
@@ -363,11 +368,14 @@ class CostModels:
 
         Both outputs are linear in what comes before, and so is their sum.
         """
-        *layers, (weight, bias) = self.layers(network)
-        if len(bias) > 1:
-            weight = weight[:1] + np.float32(doubt_penalty) * (weight[1:] - weight[:1])
-            bias = bias[:1] + np.float32(doubt_penalty) * (bias[1:] - bias[:1])
-        return [*layers, (weight, bias)]
+        *layers, last = self.layers(network)
+        if len(last[1]) > 1:
+            mixed = []
+            for both in last:
+                cost, high = both[:1].astype(np.float64), both[1:].astype(np.float64)
+                mixed.append(_as_fp32(cost + doubt_penalty * (high - cost), network))
+            last = mixed[0], mixed[1]
+        return [*layers, last]
 
     def layers(self, network: str) -> Layers:
         """Weight [outputs, inputs] and bias [outputs] of each layer of ``network``.
@@ -431,6 +439,12 @@ class CostModels:
             devices_per_node=devices_per_node,
             batch_size=batch_size,
         )
+
+
+def _as_fp32(values: npt.NDArray[np.float64], network: str) -> F32:
+    if np.abs(values).max(initial=0.0) > np.finfo(np.float32).max:
+        raise InputError(f"{network}: weights of a cost with its doubt are beyond fp32")
+    return values.astype(np.float32)
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
@@ -521,9 +535,9 @@ def _check_tensors(tensors: Mapping[str, F32], features: int) -> None:
 
     table = _check_layers(tensors, "compute.table", inputs=features)
     _check_statistics(tensors, "compute", features)
-    _check_layers(tensors, "compute.set", inputs=table, outputs=_COST_OUTPUTS)
+    outputs = _check_layers(tensors, "compute.set", inputs=table, outputs=_COST_OUTPUTS)
     if _is_shared(tensors):
-        _check_shared(tensors)
+        _check_shared(tensors, outputs)
         return
     for devices in _device_counts(tensors):
         if not 2 <= devices <= MAX_DEVICES:
@@ -536,7 +550,8 @@ def _check_tensors(tensors: Mapping[str, F32], features: int) -> None:
             _check_statistics(tensors, network, inputs)
 
 
-def _check_shared(tensors: Mapping[str, F32]) -> None:
+def _check_shared(tensors: Mapping[str, F32], outputs: int) -> None:
+    """``outputs``: of the compute network; all say how sure they are, or none does."""
     if counts := _device_counts(tensors):
         raise InputError(
             f"there are shared communication networks and others for {counts[0]} devices; a file "
@@ -546,7 +561,7 @@ def _check_shared(tensors: Mapping[str, F32]) -> None:
         network = f"{direction}.shared"
         channels = _check_layers(tensors, f"{network}.device", inputs=inputs)
         _check_statistics(tensors, network, inputs)
-        _check_layers(tensors, f"{network}.head", inputs=3 * channels, outputs=_COST_OUTPUTS)
+        _check_layers(tensors, f"{network}.head", inputs=3 * channels, outputs=(outputs,))
 
 
 def _check_layers(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import heapq
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from neuroshard_fast.checks import finite_number, label, whole_number
+from neuroshard_fast.checks import finite_number, label, shown, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.features import batch_lookups
@@ -22,6 +23,8 @@ FAR = 2.0
 """Further outside the range of the training data than by this factor is far."""
 
 _LISTED = 3
+_MOST_SHOWN = 60
+_TINY = 1e-300
 
 
 class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,6 +69,8 @@ class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 label(name, f"trained_on: {field}")
         for count in self.device_counts:
             whole_number(count, "trained_on: device_counts", low=2, high=MAX_DEVICES)
+        if list(self.device_counts) != sorted(set(self.device_counts)):
+            raise InputError("trained_on: device_counts must be ascending")
 
 
 _TABLE_RANGES = ("rows", "width", "pooling_factor", "reuse")
@@ -132,7 +137,7 @@ def outside_training(
         others = {getattr(table, field) for table in tables} - set(names)
         if names and others:
             what = field.replace("_", " ")
-            found.append(f"{what} {', '.join(sorted(others))}: trained on {', '.join(names)}")
+            found.append(f"{what} {_joined(sorted(others))}: trained on {_joined(names)}")
 
     each = TableRanges.of(tables, batch_size)
     shards = sorted({shard for device in devices for shard in device})
@@ -141,15 +146,17 @@ def outside_training(
     for field in _TABLE_RANGES:
         values = width if field == "width" else getattr(each, field)[table_of]
         bounds = getattr(trained_on, field)
-        far = np.flatnonzero(_is_far(values, bounds))
-        # Several shards of a table count once, and the one that is furthest outside is shown.
-        worst: dict[int, float] = {}
-        for index in far[np.argsort(np.abs(np.log(values[far] + 1e-300)), kind="stable")]:
-            worst[int(table_of[index])] = float(values[index])
+        far = _how_far(values, bounds)
+        # Of the shards of a table the one that is furthest outside counts.
+        worst: dict[int, tuple[float, float]] = {}
+        for index in np.flatnonzero(far > FAR):
+            table = int(table_of[index])
+            worst[table] = max(
+                worst.get(table, (0.0, 0.0)), (float(far[index]), float(values[index]))
+            )
         if worst:
-            name = field.replace("_", " ")
-            listed = _listed(worst, lambda k: f"table {tables[k].name!r}", lambda x: f"{x:,.4g}")
-            found.append(_sentence(f"{name} of {listed}", bounds))
+            listed = _listed(worst, lambda k: f"table {shown(tables[k].name)}")
+            found.append(_sentence(f"{field.replace('_', ' ')} of {listed}", bounds))
 
     loads = {"device_tables": [float(len(device)) for device in devices]}
     share = each.read_bytes / each.width
@@ -161,13 +168,14 @@ def outside_training(
         last = max(starts_ms)
         loads["wait_ms"] = [last - start for start in starts_ms]
     for field, amounts in loads.items():
-        bounds = getattr(trained_on, field)
+        low, high = getattr(trained_on, field)
         # Less than in any training sample is no danger: costs are nearly in proportion there.
-        over = {k: float(x) for k, x in enumerate(amounts) if x > bounds[1] * FAR}
+        far = _how_far(np.array(amounts), (0.0, high))
+        over = {int(k): (float(far[k]), amounts[k]) for k in np.flatnonzero(far > FAR)}
         if over:
             name = field.removeprefix("device_").replace("_", " ")
-            listed = _listed(over, lambda k: f"device {k}", lambda x: f"{x:,.4g}")
-            found.append(_sentence(f"{name} of {listed}", bounds))
+            listed = _listed(over, lambda k: f"device {k}")
+            found.append(_sentence(f"{name} of {listed}", (low, high)))
 
     counts = trained_on.device_counts
     if counts and devices_per_node is not None and len(devices) not in counts:
@@ -176,25 +184,30 @@ def outside_training(
             found.append(_sentence(f"{count:,} devices", (counts[0], counts[-1])))
         elif count > devices_per_node and count % devices_per_node:
             found.append(
-                f"{count:,} devices leave a node of {devices_per_node} not full: trained on "
-                f"{', '.join(map(str, counts))}"
+                f"{count:,} devices leave a node of {devices_per_node} not full, and were not trained on"
             )
     return found
 
 
-def _is_far(values: Floats, bounds: Range) -> npt.NDArray[np.bool_]:
-    return np.asarray((values < bounds[0] / FAR) | (values > bounds[1] * FAR))
+def _how_far(values: Floats, bounds: Range) -> Floats:
+    """By what factor each value lies outside; 1 or less within."""
+    low, high = bounds
+    below = low / np.maximum(values, _TINY)
+    return np.asarray(np.maximum(below, values / max(high, _TINY)))
 
 
-def _listed(
-    values: dict[int, float], name: Callable[[int], str], number: Callable[[float], str]
-) -> str:
-    """The last of ``values``, which are the worst, with their number."""
-    items = list(values.items())[::-1]
-    shown = ", ".join(f"{name(k)} ({number(x)})" for k, x in items[:_LISTED])
-    return shown + (f" and {len(items) - _LISTED} more" if len(items) > _LISTED else "")
+def _listed(values: dict[int, tuple[float, float]], name: Callable[[int], str]) -> str:
+    """The furthest outside of ``values``, each how far and the value itself, by ``name``."""
+    worst = heapq.nlargest(_LISTED, values, key=lambda k: values[k][0])
+    listed = ", ".join(f"{name(k)} ({values[k][1]:,.4g})" for k in worst)
+    return listed + (f" and {len(values) - _LISTED} more" if len(values) > _LISTED else "")
 
 
-def _sentence(what: str, bounds: Iterable[float]) -> str:
+def _joined(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(name[:_MOST_SHOWN] for name in names[:_LISTED]) + more
+
+
+def _sentence(what: str, bounds: Range) -> str:
     low, high = bounds
     return f"{what}: trained on {low:,.4g} to {high:,.4g}"

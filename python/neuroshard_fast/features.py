@@ -76,13 +76,14 @@ class Lookups(NamedTuple):
     """What a batch looks up in each table; all [tables].
 
     rows: of the table. lookups: of all its features. distinct: rows among them that differ.
-    outputs: vectors that come out.
+    outputs: vectors that come out. histograms: of the lookups, [tables, bins].
     """
 
     rows: Floats
     lookups: Floats
     distinct: Floats
     outputs: Floats
+    histograms: Floats
 
 
 def shard_features(kind: FeatureKind, tables: TableSet, batch_size: int) -> ShardFeatures:
@@ -116,11 +117,12 @@ def batch_lookups(tables: TableSet, batch_size: int) -> Lookups:
     distinct = expected_reuse(rows, lookups, histograms)[0].sum(axis=1)
     features = np.array([len(table.features) for table in tables], float)
     pooled = np.array([table.pooling != "none" for table in tables])
-    return Lookups(rows, lookups, distinct, np.where(pooled, batch_size * features, lookups))
+    outputs = np.where(pooled, batch_size * features, lookups)
+    return Lookups(rows, lookups, distinct, outputs, histograms)
 
 
 def _physical(tables: TableSet, batch_size: int) -> ShardFeatures:
-    rows, lookups, distinct, outputs = batch_lookups(tables, batch_size)
+    rows, lookups, distinct, outputs, histograms = batch_lookups(tables, batch_size)
     element = np.array([WEIGHT_BYTES[table.data_type] for table in tables], float)
     pooling_factor = np.maximum(lookups / batch_size, _LEAST_POOLING_FACTOR)
     # One more of each lets tables be that are not looked up.
@@ -142,7 +144,7 @@ def _physical(tables: TableSet, batch_size: int) -> ShardFeatures:
         "log_batch_size": np.full(len(tables), np.log2(batch_size)),
         "log_element_bytes": log_element,
         "log_output_columns": np.log2(outputs + 1.0),
-        **dict(zip(_BINS, np.array([t.histogram(batch_size) for t in tables]).T, strict=True)),
+        **dict(zip(_BINS, histograms.T, strict=True)),
     }
     per_column = {
         "read_gb": lookups * element / 1e9,

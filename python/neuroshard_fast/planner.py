@@ -197,7 +197,7 @@ class Planner:
             result = _core.search(searched, problem, **_search_arguments(options))
             if result is None:
                 return SearchOutcome([], None, None)
-            if searched is not networks:
+            if options.doubt_penalty:
                 result = _core.evaluate(networks, problem, result.column_splits, result.placement)
             return SearchOutcome(result.column_splits, result.placement, result)
         if options.algorithm == "random":
@@ -218,13 +218,16 @@ class Planner:
         if found is None:
             reasons = cannot_fit or self._what_else_forbids(cluster, problem, options)
             return Answer(None, _why_none(tables, cluster, options, reasons))
+        self._check_costs(found)
+        return Answer(self._describe(tables, cluster, options, problem, found), "")
+
+    def _check_costs(self, found: _core.Plan) -> None:
         costs = np.abs([found.compute, found.forward, found.backward])
         if costs.max() > _MAX_COST_MS:
             raise InputError(
                 f"cost models {self.cost_models.info.name!r}: they predict {costs.max():.3g} ms for a "
                 f"device of the best plan; more than {_MAX_COST_MS:g} ms is no cost"
             )
-        return Answer(self._describe(tables, cluster, options, problem, found), "")
 
     def _what_else_forbids(
         self, cluster: Cluster, problem: _core.Problem, options: SearchOptions
@@ -307,9 +310,11 @@ class Planner:
         """Total of each device if all of its costs are those that few exceed, ms."""
         if not self.cost_models.has_doubt:
             return None
-        high = _core.evaluate(
-            self._networks(cluster, 1.0), problem, found.column_splits, found.placement
-        )
+        with _engine_refusals(f"cost models {self.cost_models.info.name!r}: high costs: "):
+            high = _core.evaluate(
+                self._networks(cluster, 1.0), problem, found.column_splits, found.placement
+            )
+        self._check_costs(high)
         return [sum(parts) for parts in zip(high.compute, high.forward, high.backward, strict=True)]
 
     def _outside_training(

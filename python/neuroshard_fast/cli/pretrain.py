@@ -37,15 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="draw how right predictions are on held-out samples (PNG, SVG, PDF)",
     )
     parser.add_argument("--name", help="of the cost models; default: the file's name")
+    _add_kind_arguments(parser)
     add_training_arguments(parser)
 
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     """How networks are trained, as in :class:`PretrainOptions`."""
-    from typing import get_args
 
-    from neuroshard_fast.features import FeatureKind
-    from neuroshard_fast.pretrain.options import CommunicationKind, PretrainOptions
+    from neuroshard_fast.pretrain.options import PretrainOptions
 
     defaults = PretrainOptions()
     group = parser.add_argument_group("training")
@@ -78,13 +77,6 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the compute network",
     )
     group.add_argument(
-        "--features",
-        choices=get_args(FeatureKind),
-        default=defaults.features,
-        help="what the compute network sees of a table: features that hold for any batch size and data type, "
-        "or the published ones",
-    )
-    group.add_argument(
         "--proposed-share",
         type=float,
         default=defaults.proposed_share,
@@ -99,12 +91,6 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--seed", type=int, default=defaults.seed)
     group.add_argument("--threads", type=int, default=defaults.threads, help="torch threads")
-    group.add_argument(
-        "--communication",
-        choices=get_args(CommunicationKind),
-        default=defaults.communication,
-        help="one communication network for any number of devices, or one for each, as published",
-    )
     for option, what in (
         ("--table-sizes", "layers of the table network"),
         ("--set-sizes", "hidden layers of the network behind the sum"),
@@ -123,7 +109,30 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="N,N,…",
             help=f"outputs of the {what}",
         )
-    group.add_argument(
+
+
+def _add_kind_arguments(parser: argparse.ArgumentParser) -> None:
+    """What kind of networks; refined ones are of the kind that they begin as."""
+    from typing import get_args
+
+    from neuroshard_fast.features import FeatureKind
+    from neuroshard_fast.pretrain.options import CommunicationKind, PretrainOptions
+
+    defaults = PretrainOptions()
+    parser.add_argument(
+        "--features",
+        choices=get_args(FeatureKind),
+        default=defaults.features,
+        help="what the compute network sees of a table: features that hold for any batch size and data type, "
+        "or the published ones",
+    )
+    parser.add_argument(
+        "--communication",
+        choices=get_args(CommunicationKind),
+        default=defaults.communication,
+        help="one communication network for any number of devices, or one for each, as published",
+    )
+    parser.add_argument(
         "--devices-per-node",
         type=int,
         default=defaults.devices_per_node,
@@ -137,9 +146,8 @@ def training_options(args: argparse.Namespace) -> PretrainOptions:
 
     from neuroshard_fast.pretrain.options import PretrainOptions
 
-    return PretrainOptions(
-        **{field.name: getattr(args, field.name) for field in fields(PretrainOptions)}
-    )
+    names = [field.name for field in fields(PretrainOptions)]
+    return PretrainOptions(**{name: getattr(args, name) for name in names if name in args})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -151,7 +159,6 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(args.plot)
     options = training_options(args)
     name = file.stem if args.name is None else args.name
-    models = pretrain(args.data, name, options, plot=args.plot)
-    models.save(file)
+    models = pretrain(args.data, name, options, output=file, plot=args.plot)
     print(f"wrote {file}; errors on held-out data:\n{errors_table(models.info)}")
     return 0

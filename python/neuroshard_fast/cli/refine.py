@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         draw_cycles,
         refine,
     )
-    from neuroshard_fast.report import picture_format
+    from neuroshard_fast.report import picture_format, require_matplotlib
     from neuroshard_fast.tables import TableSet
     from neuroshard_fast.units import parse_bytes, parse_seconds
 
@@ -130,6 +130,7 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(args.output, args.plot)
     if args.plot is not None:
         picture_format(args.plot)
+        require_matplotlib()
     if os.path.realpath(args.output) == os.path.realpath(args.cost_models):
         raise InputError(
             f"{args.output}: would overwrite the cost models to begin with, which are needed to go on "
@@ -170,13 +171,8 @@ def run(args: argparse.Namespace) -> int:
         on_cycle=show,
     )
     print(f"\n{_what(options)}\n\n{cycles_table(refined.cycles, options)}\n")
-    if refined.agrees:
-        state = "costs agree"
-    elif refined.cycles:
-        state = "costs did not agree yet; these models know the last cycle too"
-    else:
-        state = "no cycle was begun"
-    print(f"wrote {args.output}: {state}")
+    state = "agree" if refined.agrees else "did not agree yet; these models know the last cycle too"
+    print(f"wrote {args.output}: costs {state}")
     if args.plot is not None:
         draw_cycles(refined.cycles, options, _what(options), args.plot)
         print(f"wrote {args.plot}")

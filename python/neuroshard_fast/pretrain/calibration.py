@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuroshard_fast.config import write_atomically
-from neuroshard_fast.cost_models import HIGH_QUANTILE
+from neuroshard_fast.cost_models import HIGH_QUANTILE, CostModelsInfo
 from neuroshard_fast.pretrain.networks import Predictions
 from neuroshard_fast.report import picture_format, require_matplotlib
 
@@ -35,7 +35,7 @@ class HeldOutSamples(NamedTuple):
 
 
 def draw_calibration(
-    held_out: Sequence[HeldOutSamples], title: str, path: str | os.PathLike[str]
+    held_out: Sequence[HeldOutSamples], info: CostModelsInfo, path: str | os.PathLike[str]
 ) -> None:
     """Draw predicted against measured costs, and doubt against what it should have been.
 
@@ -68,13 +68,15 @@ def draw_calibration(
         low, high_end = (pick(*axes.get_xlim(), *axes.get_ylim()) for pick in (min, max))
         axes.plot([low, high_end], [low, high_end], color="black", linewidth=0.8, linestyle="--")
         axes.grid(alpha=0.3)
-        axes.legend()
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend()
         axes.set_title(what)
-    costs.set_xlabel("measured")
+    costs.set_xlabel({"simulated": "SIMULATED", "measured": "measured"}.get(info.source, "actual"))
     costs.set_ylabel("predicted")
     doubts.set_xlabel("predicted")
     doubts.set_ylabel("found on held-out samples")
-    figure.suptitle(title, fontsize=10, wrap=True)
+    simulated = "SIMULATED " if info.source == "simulated" else ""
+    figure.suptitle(f"{info.name}: {simulated}{info.hardware}", fontsize=10, wrap=True)
     picture = io.BytesIO()
     figure.savefig(picture, format=picture_format(path), dpi=90)
     write_atomically(path, picture.getvalue())

@@ -154,7 +154,7 @@ def _sizes(models: CostModels, network: str) -> str:
 
 def _counts(models: CostModels) -> str:
     if models.is_shared:
-        trained_on = sorted({error.devices for error in models.info.errors if error.devices})
+        trained_on = models.info.trained_on.device_counts if models.info.trained_on else ()
         known = f"trained on {', '.join(map(str, trained_on))}; " if trained_on else ""
         return f"any ({known}nodes of {models.info.devices_per_node})"
     return ", ".join(map(str, models.device_counts)) or "none"

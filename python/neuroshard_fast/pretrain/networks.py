@@ -24,8 +24,6 @@ Floats = npt.NDArray[np.float64]
 # Added to standard deviations, so that a feature that never varies does no harm (published value).
 _STD_OFFSET = 1e-6
 _LEAST_RANGE = 1e-9  # of a feature that varies; below is rounding
-_MOST_SPREAD = 1e6
-_LEAST_SPREAD_MS = 1e-9
 
 
 class Batch(NamedTuple):
@@ -112,14 +110,17 @@ def calibrate(
         with torch.no_grad():
             predicted, high, measured, _ = regression.batch(torch.from_numpy(samples), None)
         assert high is not None  # noqa: S101 for the type checker
-        spread = (high - predicted).clamp(min=_LEAST_SPREAD_MS)
-        needed.append(as_float64((measured - predicted) / spread).ravel())
+        above, spread = as_float64(measured - predicted), as_float64(high - predicted)
+        # How often the spread a cost needs; none suffices where there is no spread.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            enough = np.where(above > 0, np.inf, -np.inf)
+            needed.append(np.where(spread > 0, above / spread, enough).ravel())
         weights.append(np.full(needed[-1].size, 1 / needed[-1].size))
     every, weight = np.concatenate(needed), np.concatenate(weights)
     order = np.argsort(every)
     reached = np.cumsum(weight[order]) / weight.sum()
     factor = float(every[order][np.searchsorted(reached, HIGH_QUANTILE).clip(max=len(every) - 1)])
-    if 0 < factor < _MOST_SPREAD:
+    if 0 < factor < np.inf:
         output.scale_spread(factor)
 
 

@@ -34,6 +34,7 @@ from neuroshard_fast.cost_models import (
     HeldOutError,
     Training,
     TrainingData,
+    check_output,
 )
 from neuroshard_fast.doubts import TableRanges, TrainedOn
 from neuroshard_fast.errors import InputError, MissingDependencyError
@@ -62,6 +63,7 @@ def pretrain(
     options: PretrainOptions | None = None,
     *,
     progress: bool = True,
+    output: str | os.PathLike[str] | None = None,
     plot: str | os.PathLike[str] | None = None,
 ) -> CostModels:
     """Train cost networks on the cost data in ``folder``.
@@ -72,25 +74,23 @@ def pretrain(
         types or plans that a search proposed.
     name: of the cost models.
     progress: show a progress bar for each network.
+    output: a file to write the models to.
     plot: a picture to draw of how right predictions are on held-out samples.
 
     InputError where the data is unsound, too small, or of different sources, or of different batch sizes
     where networks serve but one; MissingDependencyError without the extra ``pretrain``.
     """
     label(name, "name")
+    if output is not None:
+        check_output(output)
     if plot is not None:
         picture_format(plot)
         require_matplotlib()
     options = options or PretrainOptions()
     data_folder = Path(folder)
-    data = _read(data_folder)
-    described = [
-        *(_training_data(part, len(part.tables)) for part in (*data.compute, *data.held_out)),
-        *(_training_data(part) for part in data.communication),
-    ]
-    source, hardware = _common(data_folder, described)
-    if options.features == "published" or options.communication == "per-count":
-        _check_same(data_folder, "batch_size", described)
+    data = read_cost_data(data_folder, options)
+    described = data.described()
+    source, hardware = _source(described), _hardware(described)
     command = label(_command(data_folder, name, options), f"{folder}: the command to record")
 
     tensors: dict[str, F32] = {}
@@ -120,11 +120,14 @@ def pretrain(
         ),
         errors=tuple(results.errors),
     )
+    models = CostModels(info, tensors)
+    if output is not None:
+        models.save(output)
     if plot is not None:
         from neuroshard_fast.pretrain.calibration import draw_calibration
 
-        draw_calibration(results.samples, f"{name}: {source}, {hardware}", plot)
-    return CostModels(info, tensors)
+        draw_calibration(results.samples, info, plot)
+    return models
 
 
 @dataclass(frozen=True)
@@ -158,14 +161,26 @@ class _Results:
 
 
 @dataclass(frozen=True)
-class _CostData:
+class CostData:
+    """All cost data in a folder.
+
+    compute, held_out, communication: in the order of their folders' names.
+    """
+
     compute: list[ComputeData]
     held_out: list[ComputeData]
     communication: list[CommunicationData]
 
+    def described(self) -> list[TrainingData]:
+        """What cost models say of the data that they are made of."""
+        return [
+            *(_training_data(part, len(part.tables)) for part in (*self.compute, *self.held_out)),
+            *(_training_data(part) for part in self.communication),
+        ]
 
-def _read(folder: Path) -> _CostData:
-    """All cost data in ``folder``; InputError where it is not fit for training."""
+
+def read_cost_data(folder: Path, options: PretrainOptions) -> CostData:
+    """All cost data in ``folder``; InputError where networks of ``options`` cannot be trained on it."""
     folders = cost_data_folders(folder)
     if not folders.compute:
         raise InputError(f"{folder}: no folder {COMPUTE_FOLDER} or {COMPUTE_FOLDER}-LABEL in it")
@@ -181,11 +196,20 @@ def _read(folder: Path) -> _CostData:
         for devices, paths in folders.communication.items()
         for path in paths
     ]
-    return _CostData(compute, held_out, communication)
+    data = CostData(compute, held_out, communication)
+    described = data.described()
+    _check_same(folder, "source", described)
+    # Else the error on unseen tables would be that of another operator.
+    _check_same(folder, "backend", [part for part in described if part.tables is not None])
+    if options.features == "published" or options.communication == "per-count":
+        _check_same(folder, "batch_size", described)
+    if options.communication == "per-count":
+        _check_one_folder_a_count(folder)
+    return data
 
 
 def _train_compute(
-    data: _CostData,
+    data: CostData,
     options: PretrainOptions,
     tensors: dict[str, F32],
     results: _Results,
@@ -233,11 +257,10 @@ def _train_compute(
             part.noise_floor,
             part=part.name,
         )
-    known_floor = next((x.noise_floor for x in data.compute if x.noise_floor is not None), None)
     for part in data.held_out:
         predicted = regression.predict(_features(part, options), part.samples)
-        floor = part.noise_floor if part.noise_floor is not None else known_floor
-        results.add(_COMPUTE, "tables", predicted, part.costs[:, None], floor, part=part.name)
+        costs = part.costs[:, None]
+        results.add(_COMPUTE, "tables", predicted, costs, part.noise_floor, part=part.name)
 
 
 def _features(part: ComputeData, options: PretrainOptions) -> F32:
@@ -383,7 +406,7 @@ def _batch_size(info: CostDataInfo | None) -> int:
     return PUBLISHED_BATCH_SIZE if info is None else info.batch_size
 
 
-def _trained_on(data: _CostData) -> TrainedOn:
+def _trained_on(data: CostData) -> TrainedOn:
     """What the samples to train on span."""
     quantities = []
     loads = []
@@ -513,17 +536,23 @@ def _training_data(
     )
 
 
-def _common(folder: Path, data: list[TrainingData]) -> tuple[Source, str]:
-    """Source and hardware of all parts; InputError where they are not of one kind."""
-    _check_same(folder, "source", data)
-    # Else the error on unseen tables would be that of another operator.
-    _check_same(folder, "backend", [part for part in data if part.tables is not None])
-    source = data[0].source
-    hardware = dict.fromkeys(part.hardware for part in data if part.hardware is not None)
-    return (
-        "imported" if source is None else source,
-        "; ".join(hardware) or "unknown (published cost data)",
-    )
+def _source(data: list[TrainingData]) -> Source:
+    return "imported" if data[0].source is None else data[0].source
+
+
+def _hardware(data: list[TrainingData]) -> str:
+    named = dict.fromkeys(part.hardware for part in data if part.hardware is not None)
+    return "; ".join(named) or "unknown (published cost data)"
+
+
+def _check_one_folder_a_count(folder: Path) -> None:
+    for devices, paths in cost_data_folders(folder).communication.items():
+        if len(paths) > 1:
+            listed = ", ".join(path.name for path in paths)
+            raise InputError(
+                f"{folder}: {listed}: networks of one device count are trained on one folder; give one for "
+                f"{devices} devices, or train shared networks"
+            )
 
 
 def _check_same(folder: Path, field: str, data: list[TrainingData]) -> None:

@@ -48,7 +48,7 @@ class Split:
         )
 
     def repeated(self, count: int) -> Split:
-        """The same, each sample to train on ``count`` times; validation weighs it as much."""
+        """The same, each sample to train on ``count`` times an epoch, and as often to validate."""
         return Split(np.tile(self.training, count), np.tile(self.validation, count), self.test)
 
 

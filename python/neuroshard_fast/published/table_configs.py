@@ -18,9 +18,11 @@ from neuroshard_fast.tables import (
     DataType,
     EmbeddingTable,
     Feature,
+    Pooling,
     TableSet,
 )
 
+_MAX_FEATURES = 10_000
 _BINS = tuple(f"bin_{k}" for k in range(HISTOGRAM_BINS))
 
 
@@ -28,7 +30,11 @@ _BINS = tuple(f"bin_{k}" for k in range(HISTOGRAM_BINS))
 class PublishedTable:
     """One entry: rows, mean pooling factor, reuse histogram (17 bins), and dim or None.
 
-    data_type: of the weights; None where it is not said, as in published files.
+    Published files say no more. Where a table is more than they know of, an entry also has
+
+    data_type: of the weights; None where it is not said;
+    features: how many look it up;
+    is_pooled: whether a bag gives one vector, and not a sequence of them.
     """
 
     rows: int
@@ -36,6 +42,8 @@ class PublishedTable:
     reuse_histogram: tuple[float, ...]
     dim: int | None = None
     data_type: DataType | None = None
+    features: int = 1
+    is_pooled: bool = True
 
     @classmethod
     def of(
@@ -48,16 +56,21 @@ class PublishedTable:
             reuse_histogram=table.histogram(batch_size),
             dim=table.embedding_dim,
             data_type=table.data_type if with_data_type else None,
+            features=len(table.features),
+            is_pooled=table.pooling != "none",
         )
 
     def with_dim(self, dim: int, name: str) -> EmbeddingTable:
-        """The table with ``dim`` columns: pooled, SGD and, if nothing is said, fp32, as the published
-        code has it."""
+        """The table with ``dim`` columns: SGD and, if nothing is said, one pooled feature and fp32, as
+        the published code has it."""
+        share = self.pooling_factor / self.features
+        names = [name, *(f"{name}_{k}" for k in range(1, self.features))]
         return EmbeddingTable(
             name=name,
             num_embeddings=self.rows,
             embedding_dim=dim,
-            features=(Feature(name=name, pooling_factor=self.pooling_factor),),
+            features=tuple(Feature(name=each, pooling_factor=share) for each in names),
+            pooling="sum" if self.is_pooled else "none",
             reuse_histogram=self.reuse_histogram,
             data_type=self.data_type or "fp32",
         )
@@ -115,6 +128,10 @@ def encode_table_configs(tables: Sequence[PublishedTable]) -> bytes:
             entry["dim"] = table.dim
         if table.data_type is not None:
             entry["data_type"] = table.data_type
+        if table.features > 1:
+            entry["features"] = table.features
+        if not table.is_pooled:
+            entry["pooling"] = "none"
         entries.append(config.encode(entry))
     return b"[\n" + b",\n".join(entries) + b"\n]\n"
 
@@ -143,6 +160,8 @@ def _table(entry: dict[str, Any], where: str) -> PublishedTable:
             data_type=None
             if entry.get("data_type") is None
             else cast(DataType, one_of(entry["data_type"], "data_type", get_args(DataType))),
+            features=whole_number(entry.get("features", 1), "features", low=1, high=_MAX_FEATURES),
+            is_pooled=one_of(entry.get("pooling", "sum"), "pooling", get_args(Pooling)) != "none",
         )
         table.with_dim(table.dim or 4, "table")  # checks the rest: sum of the bins, multiple of 4
     except InputError as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuroshard_fast.checks import MAX_SEED, finite_number, whole_number
+from neuroshard_fast.checks import MAX_SEED, finite_number, one_of, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.log import MAX_ROUNDS, ROUNDS
+from neuroshard_fast.profile.simulated import HARDWARE
 from neuroshard_fast.tables import MAX_DIM, MAX_TABLES
 
 FEWEST_TASKS = 20
@@ -36,7 +37,8 @@ class RefineOptions:
     cycles: the most cycles in all, those of earlier runs included; None for any number.
     label: of the folders that the samples and the record of the cycles go to; "" for plans_D_B with D devices
         and batch size B.
-    budget_seconds: no cycle is begun in a run that would probably end later than this; None for any time.
+    budget_seconds: after the first of a run, no cycle is begun that would probably end later than this; None
+        for any time.
     """
 
     devices: int
@@ -81,6 +83,8 @@ class RefineOptions:
         whole_number(self.seed, "seed", low=0, high=MAX_SEED)
         finite_number(self.target_bias, "target_bias", low=0.0, high=1e6)
         finite_number(self.target_mape, "target_mape", low=0.0, high=1e6)
+        if self.hardware is not None:
+            one_of(self.hardware, "hardware", tuple(HARDWARE))
         if self.cycles is not None:
             whole_number(self.cycles, "cycles", low=1, high=MAX_CYCLES)
         if self.budget_seconds is not None:

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from neuroshard_fast.config import write_atomically
-from neuroshard_fast.errors import MissingDependencyError
 from neuroshard_fast.refine.comparison import Comparison
 from neuroshard_fast.refine.options import RefineOptions
 from neuroshard_fast.refine.state import Cycle
-from neuroshard_fast.report import picture_format
+from neuroshard_fast.report import picture_format, require_matplotlib
 
 
 def cycles_table(cycles: Sequence[Cycle], options: RefineOptions, style: str = "simple") -> str:
@@ -37,15 +36,9 @@ def draw_cycles(
     cycles: Sequence[Cycle], options: RefineOptions, title: str, path: str | os.PathLike[str]
 ) -> None:
     """Draw bias and MAPE of the proposed plans, cycle by cycle, to ``path``: PNG, SVG or PDF."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError(
-            "drawing needs matplotlib: pip install 'neuroshard-fast[report]'"
-        ) from error
     numbers = range(1, len(cycles) + 1)
     proposed = [cycle.proposed for cycle in cycles]
-    figure = Figure(figsize=(8, 7), layout="constrained")
+    figure = require_matplotlib().Figure(figsize=(8, 7), layout="constrained")
     bias_axes, mape_axes = figure.subplots(2, 1, sharex=True)
     bias_axes.axhspan(
         -100 * options.target_bias,

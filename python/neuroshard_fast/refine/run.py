@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from neuroshard_fast import config
-from neuroshard_fast.cost_data import CostDataInfo, cost_data_folders, read_compute, read_info
+from neuroshard_fast.cost_data import CostDataInfo
 from neuroshard_fast.cost_models import CostModels, check_output
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.options import SearchOptions
 from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.planner import Planner
+from neuroshard_fast.pretrain.options import PretrainOptions
 from neuroshard_fast.profile.backends import MeasuringBackendName, choose_compute_backend
 from neuroshard_fast.profile.environment import MeasuringName, measured_info, simulated_info
 from neuroshard_fast.profile.plan_rounds import PlanRound, settled_cost
-from neuroshard_fast.profile.sampling import ALL_TO_ALLS
 from neuroshard_fast.profile.simulated import HARDWARE
 from neuroshard_fast.refine.comparison import Comparison, compare
 from neuroshard_fast.refine.measure import measure_plans, simulate_plans
 from neuroshard_fast.refine.options import RefineOptions
 from neuroshard_fast.refine.samples import (
-    MeasuredPlan,
+    PlanMeasurement,
     measured_plans,
     sample_folders,
     write_communication,
@@ -37,9 +38,6 @@ from neuroshard_fast.refine.state import Cycle, RefineFolder, Settings, locked
 from neuroshard_fast.refine.tasks import PROPOSED, PlannedTasks, plan_tasks
 from neuroshard_fast.stamps import utc_now
 from neuroshard_fast.tables import TableSet
-
-if TYPE_CHECKING:
-    from neuroshard_fast.pretrain import PretrainOptions
 
 _PREDICTED = {
     "compute": "compute_ms",
@@ -87,7 +85,7 @@ def refine(
     pool: tables that tasks are drawn from.
     models: to begin with.
     output: file that the refined models are written to, after every cycle.
-    training: options of the training.
+    training: options of the training; what kind of networks these are, ``models`` say.
     on_cycle: is called with the number and the record of every cycle of this run that was compared, and
         again once it was trained with.
 
@@ -146,7 +144,13 @@ class _Loop:
         self._start = models
         self._options = options
         self._name = name
-        self._training = training
+        # Refined networks are of the kind that they begin as.
+        self._training = dataclasses.replace(
+            training or PretrainOptions(),
+            features=models.info.feature_kind,
+            communication="shared" if models.is_shared else "per-count",
+            devices_per_node=models.info.devices_per_node or PretrainOptions().devices_per_node,
+        )
         self._backend: MeasuringBackendName | None = None
         if options.hardware is None:
             self._backend = choose_compute_backend(options.backend)
@@ -160,34 +164,35 @@ class _Loop:
                     f"{path}: holds samples of plans, but {self._folder.path} knows of no cycle that they "
                     "are from; remove it, or give another folder of cost data"
                 )
-        self._folder.begin()
 
     def _check_data(self) -> None:
         """InputError where training would refuse the data with the new samples; now, not after measuring."""
-        folders = cost_data_folders(self._data)
+        from neuroshard_fast.pretrain.run import read_cost_data
+
+        data = read_cost_data(self._data, self._training)
         wanted = (
             ("simulated", "simulated") if self._backend is None else ("measured", self._backend)
         )
-        for path in set(folders.compute) - set(self._sample_folders):
-            info = read_info(path)
+        for part in data.compute:
+            info = part.info
             found = ("unknown", "unknown") if info is None else (info.source, info.backend)
             if found != wanted:
                 raise InputError(
-                    f"{path}: its costs are {found[0]} (backend {found[1]}), but those of plans would be "
-                    f"{wanted[0]} (backend {wanted[1]}); they cannot be trained on together"
+                    f"{self._data / part.name}: its costs are {found[0]} (backend {found[1]}), but those of "
+                    f"plans would be {wanted[0]} (backend {wanted[1]}); they cannot be trained on together"
                 )
         batch_size = self._options.batch_size
         pool = {
             (table.num_embeddings, table.pooling_factor, table.histogram(batch_size)): table.name
             for table in self._pool
         }
-        for path in folders.held_out:
-            for table in read_compute(path).tables:
+        for part in data.held_out:
+            for table in part.tables:
                 identity = (table.num_embeddings, table.pooling_factor, table.reuse_histogram)
                 if identity in pool:
                     raise InputError(
-                        f"{path}: holds table {pool[identity]!r}, which tasks would be drawn from: held-out "
-                        "tables must stay unseen; draw from others"
+                        f"{self._data / part.name}: holds table {pool[identity]!r}, which tasks would be drawn "
+                        "from: held-out tables must stay unseen; draw from others"
                     )
 
     @property
@@ -212,7 +217,7 @@ class _Loop:
 
     def agrees(self, number: int) -> bool:
         """Whether predicted and measured costs of a cycle agreed; not where there is no such cycle."""
-        if not 1 <= number <= len(self.cycles):
+        if number > len(self.cycles):
             return False
         options = self._options
         proposed = self.cycles[number - 1].proposed
@@ -277,10 +282,11 @@ class _Loop:
         file = self._folder.cycle(number) / "plans.json"
         if not file.exists():
             planned = plan_tasks(Planner(self.models()), self._pool, self._options, number)
+            self._folder.begin()  # not before it is known that tasks can be planned
             config.save(file, planned)
         return PlannedTasks.load(file, self._options)
 
-    def _measured(self, number: int, planned: PlannedTasks) -> list[MeasuredPlan]:
+    def _measured(self, number: int, planned: PlannedTasks) -> list[PlanMeasurement]:
         placements = planned.placements()
         options = self._options
         if self._backend is None:
@@ -312,7 +318,7 @@ class _Loop:
             from neuroshard_fast.profile.distributed import communication_backend
 
             backend = communication_backend()
-        return self._info(backend, world_size=self._options.devices, sampling=ALL_TO_ALLS)
+        return self._info(backend, world_size=self._options.devices)
 
     def _info(self, backend: MeasuringName | None, **settings: Any) -> CostDataInfo:
         """backend: None where the costs are simulated."""

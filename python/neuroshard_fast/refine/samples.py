@@ -23,7 +23,7 @@ from neuroshard_fast.refine.measure import REPEAT_EVERY
 
 
 @dataclass(frozen=True)
-class MeasuredPlan:
+class PlanMeasurement:
     """What a plan places on each device, and its rounds.
 
     is_repeated: whether it was measured twice, by every other round.
@@ -41,10 +41,10 @@ class MeasuredPlan:
 
 def measured_plans(
     placements: Sequence[Placement], rounds: Sequence[list[PlanRound]]
-) -> list[MeasuredPlan]:
+) -> list[PlanMeasurement]:
     """The plans of one cycle."""
     return [
-        MeasuredPlan(placement, each, number % REPEAT_EVERY == 0 and len(each) > 1)
+        PlanMeasurement(placement, each, number % REPEAT_EVERY == 0 and len(each) > 1)
         for number, (placement, each) in enumerate(zip(placements, rounds, strict=True))
     ]
 
@@ -55,7 +55,7 @@ def sample_folders(data: Path, devices: int, label: str) -> tuple[Path, Path]:
     return compute, data / labelled(communication_folder(devices), label)
 
 
-def write_compute(folder: Path, info: CostDataInfo, plans: Sequence[MeasuredPlan]) -> None:
+def write_compute(folder: Path, info: CostDataInfo, plans: Sequence[PlanMeasurement]) -> None:
     """Write a sample for each device that holds tables, plan after plan.
 
     What the folder holds of the first plans stays as it is, number by number.
@@ -74,7 +74,7 @@ def write_compute(folder: Path, info: CostDataInfo, plans: Sequence[MeasuredPlan
                 key = (table.name, table.embedding_dim)
                 if key not in tables:
                     numbers[key] = len(tables)
-                    tables[key] = PublishedTable.of(table, info.batch_size)
+                    tables[key] = PublishedTable.of(table, info.batch_size, with_data_type=True)
                 ids.append(numbers[key])
             first, *second = (median.compute_ms[device] for median in medians)
             repeats += [measured_line(len(samples), [[again]]) for again in second]
@@ -86,7 +86,7 @@ def write_compute(folder: Path, info: CostDataInfo, plans: Sequence[MeasuredPlan
     config.write_atomically(folder / "repeats.txt", b"".join(repeats))
 
 
-def write_communication(folder: Path, info: CostDataInfo, plans: Sequence[MeasuredPlan]) -> None:
+def write_communication(folder: Path, info: CostDataInfo, plans: Sequence[PlanMeasurement]) -> None:
     """Write a sample for each plan: medians of its starts and of what the devices took.
 
     Devices of a balanced plan start in another order in each round, so that its median starts are closer
