@@ -37,7 +37,7 @@ DEVICES = 4
 MEMORY_BYTES = 2 * 2**30
 MAX_ROWS = 1_000_000
 DIMS = (4, 8, 16, 32, 64, 128)
-POOL_SEED = 1000  # the shipped models are trained on the pool of seed 2
+POOL_SEED = 1000  # the shipped models are trained and tested on pools of seeds up to 15
 
 
 class AlgorithmResult(msgspec.Struct, kw_only=True):

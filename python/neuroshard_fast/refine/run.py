@@ -191,8 +191,8 @@ class _Loop:
                 identity = (table.num_embeddings, table.pooling_factor, table.reuse_histogram)
                 if identity in pool:
                     raise InputError(
-                        f"{self._data / part.name}: holds table {pool[identity]!r}, which tasks would be drawn "
-                        "from: held-out tables must stay unseen; draw from others"
+                        f"{self._data / part.name}: holds table {pool[identity]!r}, which tasks would be "
+                        "drawn from: held-out tables must stay unseen; draw from others"
                     )
 
     @property
