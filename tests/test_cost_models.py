@@ -45,6 +45,13 @@ def tiny_tensors(device_counts: tuple[int, ...] = (2, 4)) -> dict[str, np.ndarra
     return tensors
 
 
+TRAINED_ON: dict[str, object] = {
+    "batch_sizes": [512, 2048],
+    "data_types": ["fp32"],
+    "optimizers": ["sgd"],
+    **{field: [1.0, 2.0] for field in ("rows", "width", "pooling_factor", "reuse")},
+    **{field: [1.0, 2.0] for field in ("device_tables", "device_lookups", "device_read_bytes")},
+}
 SHARED_INFO = msgspec.structs.replace(INFO, devices_per_node=4)
 
 
@@ -231,6 +238,11 @@ def test_missing_or_malformed_metadata_is_refused(
         ("hardware", 3),
         ("feature_names", ["dim"]),
         ("surplus", 1),
+        ("trained_on", {"batch_sizes": [1, 2]}),
+        ("trained_on", {**TRAINED_ON, "batch_sizes": [0, 2]}),
+        ("trained_on", {**TRAINED_ON, "rows": [1.0, 1e301]}),
+        ("trained_on", {**TRAINED_ON, "width": [-1.0, 4.0]}),
+        ("trained_on", {**TRAINED_ON, "data_types": [""]}),
         (
             "errors",
             [

@@ -113,13 +113,15 @@ def calibrate(
         above, spread = as_float64(measured - predicted), as_float64(high - predicted)
         # How often the spread a cost needs; none suffices where there is no spread.
         with np.errstate(divide="ignore", invalid="ignore"):
-            enough = np.where(above > 0, np.inf, -np.inf)
-            needed.append(np.where(spread > 0, above / spread, enough).ravel())
+            without = np.where(above > 0, np.inf, -np.inf)
+            needed.append(np.where(spread > 0, above / spread, without).ravel())
         weights.append(np.full(needed[-1].size, 1 / needed[-1].size))
     every, weight = np.concatenate(needed), np.concatenate(weights)
     order = np.argsort(every)
     reached = np.cumsum(weight[order]) / weight.sum()
-    factor = float(every[order][np.searchsorted(reached, HIGH_QUANTILE).clip(max=len(every) - 1)])
+    rounding = 1e-9  # of the sums
+    enough = np.searchsorted(reached, HIGH_QUANTILE - rounding)
+    factor = float(every[order][enough.clip(max=len(every) - 1)])
     if 0 < factor < np.inf:
         output.scale_spread(factor)
 
