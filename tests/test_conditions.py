@@ -312,6 +312,7 @@ def test_bad_options_of_profile_are_one_error(
     tables = tmp_path / "t.json"
     assert main(["generate", "broad", "--tables", "3", "-o", str(tables)]) == 0
     command = ["profile", "compute", str(tables), "-o", str(tmp_path / "d"), "--batch-size", "64"]
+    status: str | int | None
     try:
         status = main([*command, "--backend", "simulated", "--hardware", "h100", *options])
     except SystemExit as exit_:
