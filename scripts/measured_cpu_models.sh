@@ -31,7 +31,7 @@ END
 while read -r batch type samples seed label dims; do
     tables "held-out-${batch}_$type" 200 "$batch" "$type" 1
     compute "$out/held-out-${batch}_$type.json" --held-out --batch-size "$batch" --label "${batch}_${type}_$label" \
-        --seed "$seed" --samples "$samples" --rounds 5 --dims "$dims" --most-tables 24
+        --seed "$seed" --samples "$samples" --rounds 9 --dims "$dims" --most-tables 24
 done <<'END'
 512 fp32 100 21 known 4,8,16,32,64,128
 512 fp32 60 22 unseen 24,48,96
@@ -46,9 +46,9 @@ done <<'END'
 2048 fp32 100 21 known 4,8,16,32,64,128
 END
 for devices in 2 3 4; do
-    neuroshard profile comm --devices $devices -o $out --batch-size 1024 --samples 400 --rounds 2
-    neuroshard profile comm --devices $devices -o $out --batch-size 256 --label 256 --samples 200 --rounds 2
-    neuroshard profile comm --devices $devices -o $out --batch-size 2048 --label 2048 --samples 200 --rounds 2
+    neuroshard profile comm --devices $devices -o $out --batch-size 1024 --samples 300 --rounds 2
+    neuroshard profile comm --devices $devices -o $out --batch-size 256 --label 256 --samples 100 --rounds 2
+    neuroshard profile comm --devices $devices -o $out --batch-size 2048 --label 2048 --samples 100 --rounds 2
 done
 neuroshard pretrain $out --plot docs/calibration-cpu-fbgemm.png --name cpu-fbgemm -o $models/cpu-fbgemm.safetensors
 {
