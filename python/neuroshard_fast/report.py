@@ -69,7 +69,7 @@ def format_plan(plan: ShardingPlan) -> str:
         lines.append(
             f"doubt: {plan.high_cost_ms:.3f} ms if every part costs what nine of ten stay below (“high”)"
         )
-    lines += [f"far outside the training data: {what}" for what in plan.outside_training]
+    lines += [f"outside the training data: {what}" for what in plan.outside_training]
     if plan.assumed_histograms:
         lines.append(
             f"reuse histograms assumed (Zipf) for {len(plan.assumed_histograms)} of "

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         headers.insert(3, "SIMULATED true ms")
         for row, task in zip(rows, report.tasks, strict=True):
             row.insert(3, _milliseconds(task.true_cost_ms, ""))
-    print(tabulate(rows, headers=headers))
+    print(tabulate(rows, headers=headers, disable_numparse=True, stralign="right"))
     print(
         f"\n{report.algorithm}: {summary.feasible} of {summary.tasks} tasks feasible, mean cost "
         f"{_milliseconds(summary.mean_cost_ms, 'none', ' ms')}, median planning time "
