@@ -20,11 +20,11 @@ while read -r batch type samples seed; do
     compute "$out/tables-${batch}_$type.json" --batch-size "$batch" --label "${batch}_$type" --seed "$seed" \
         --samples "$samples" --rounds 1 --dims 4,8,12,16,20,32,40,64,80,128 --most-tables 24
 done <<'END'
-1024 fp32 2000 16
-1024 fp16 1500 11
+1024 fp32 4500 16
+1024 fp16 3000 11
 256 fp32 2000 12
 256 fp16 1500 14
-2048 fp32 700 13
+2048 fp32 1500 13
 2048 fp16 500 15
 END
 # None of these tables is trained on, nor are batch size 512 and dims 24, 48 and 96.
