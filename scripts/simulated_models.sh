@@ -48,7 +48,8 @@ END
                 --seed $((devices + batch)) --samples 800
         done
     done
-    neuroshard pretrain $out/$gpu --epochs 120 --plot docs/calibration-$gpu-sim.png --name $gpu-sim -o $models/$gpu-sim.safetensors
+    neuroshard pretrain $out/$gpu --epochs 120 --minibatch-size 128 --shared-minibatch-size 32 \
+        --weight-decay 0.05 --patience 100 --plot docs/calibration-$gpu-sim.png --name $gpu-sim -o $models/$gpu-sim.safetensors
     {
         neuroshard models $models/$gpu-sim.safetensors
         echo

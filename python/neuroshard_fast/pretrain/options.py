@@ -48,12 +48,12 @@ class PretrainOptions:
     of 512, learning rate 1e-3 throughout, no decay. docs/cost-models.md says what the change gains.
     """
 
-    epochs: int = 500
-    patience: int = 100
-    minibatch_size: int = 128
-    shared_minibatch_size: int = 32
+    epochs: int = 200
+    patience: int = 200
+    minibatch_size: int = 32
+    shared_minibatch_size: int = 16
     learning_rate: float = 3e-3
-    weight_decay: float = 0.05
+    weight_decay: float = 0.3
     features: FeatureKind = "physical"
     feature_jitter: float = 0.4
     proposed_share: float = 0.3
