@@ -252,8 +252,13 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("communication_models.json"))
     args = parser.parse_args()
     options = PretrainOptions(
-        epochs=args.epochs, patience=args.epochs, seed=args.seed, devices_per_node=ONE_NODE, shared_minibatch_size=32
-     with tempfile.TemporaryDirectory() as folder:
+        epochs=args.epochs,
+        patience=args.epochs,
+        seed=args.seed,
+        devices_per_node=ONE_NODE,
+        shared_minibatch_size=32,
+    )
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "golden.safetensors"
         import_golden_models(file)
         published = published_prediction(CostModels.load(file))
