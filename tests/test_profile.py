@@ -135,9 +135,9 @@ def test_all_to_alls_drawn_by_an_earlier_version_are_not_continued(
     profile_communication(tmp_path, devices=4, samples=3, batch_size=1024, hardware="h100")
     info = tmp_path / "comm_4/info.json"
     before = msgspec.json.decode(info.read_bytes())
-    assert before.pop("sampling") == 2
+    assert before.pop("sampling") == 3
     info.write_bytes(msgspec.json.encode(before))
-    with pytest.raises(InputError, match="holds data with sampling 1, not 2; continue with the"):
+    with pytest.raises(InputError, match="holds data with sampling 1, not 3; continue with the"):
         profile_communication(tmp_path, devices=4, samples=3, batch_size=1024, hardware="h100")
 
 

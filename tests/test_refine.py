@@ -310,7 +310,7 @@ def test_other_arguments_are_refused_as_soon_as_a_run_was_begun(
     data: Path, biased_models: CostModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(refine_run, "plan_tasks", _interrupted("plan_tasks", calls=1))
+        patched.setattr(refine_run, "simulate_plans", _interrupted("simulate_plans", calls=1))
         with pytest.raises(KeyboardInterrupt):
             run(data, biased_models)
     with pytest.raises(InputError, match="was begun with other seed"):
@@ -433,8 +433,9 @@ def test_data_that_cannot_be_trained_on_with_the_samples_is_refused_before_measu
     pytest.importorskip("fbgemm_gpu")
     with pytest.raises(InputError, match=r"its costs are simulated .* \(backend fbgemm\)"):
         run(data, biased_models, replace(OPTIONS, hardware=None))
+    unseen = msgspec.structs.replace(POOL[7], name="unseen", num_embeddings=77)
     profile_compute(
-        TableSet.of(POOL.tables[7:9]),
+        TableSet.of([unseen]),
         data,
         samples=20,
         batch_size=4096,
@@ -442,8 +443,14 @@ def test_data_that_cannot_be_trained_on_with_the_samples_is_refused_before_measu
         hardware="h100",
         held_out=True,
     )
-    with pytest.raises(InputError, match=f"compute_heldout: holds table '{POOL[7].name}', which"):
-        run(data, biased_models)
+    with pytest.raises(InputError, match="compute_heldout: holds table 'unseen', which"):
+        refine(
+            data,
+            TableSet.of([*POOL, unseen]),
+            biased_models,
+            OPTIONS,
+            output=data.parent / "refined.safetensors",
+        )
     assert not (data / f"refine-{LABEL}").exists()
 
 
@@ -574,7 +581,12 @@ def test_plans_are_measured_by_a_process_a_device(
     tmp_path: Path, biased_models: CostModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("fbgemm_gpu")
+    from neuroshard_fast.pretrain.run import CostData
+
     monkeypatch.setattr("neuroshard_fast.pretrain.pretrain", lambda *_args: biased_models)
+    monkeypatch.setattr(
+        "neuroshard_fast.pretrain.run.read_cost_data", lambda *_args: CostData([], [], [])
+    )
     monkeypatch.setattr("neuroshard_fast.refine.options.FEWEST_TASKS", 1)
     options = RefineOptions(
         devices=2,

@@ -155,7 +155,6 @@ class _Loop:
         if options.hardware is None:
             self._backend = choose_compute_backend(options.backend)
         self._sample_folders = sample_folders(data, options.devices, options.labelled)
-        self._check_data()
         settings = Settings.of(pool, models, self._backend or "simulated", options)
         self._folder = RefineFolder(data, options.labelled, settings)
         for path in self._sample_folders:
@@ -164,6 +163,7 @@ class _Loop:
                     f"{path}: holds samples of plans, but {self._folder.path} knows of no cycle that they "
                     "are from; remove it, or give another folder of cost data"
                 )
+        self._check_data()
 
     def _check_data(self) -> None:
         """InputError where training would refuse the data with the new samples; now, not after measuring."""
