@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 PUBLISHED_EPOCHS = 200
 PUBLISHED_MINIBATCH = 512
 PUBLISHED_RATE = 1e-3
-CURVE = (50, 100, 200, 500, 1000, 2000, 5000, 10000)
+CURVE = (100, 300, 1000, 3000, 10000)
 
 
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
