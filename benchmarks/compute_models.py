@@ -85,8 +85,7 @@ class Trained:
 
     def accuracy(self, part: ComputeData) -> Accuracy:
         """On the samples of ``part``."""
-        assert part.info is not None
-        features = compute_features(self.kind, part.tables, part.info.batch_size)
+        features = compute_features(self.kind, part.tables, part.batch_size)
         predicted = self.regression.predict(features, part.samples).predicted[:, 0]
         return Accuracy(
             mape=float(np.mean(np.abs(predicted - part.costs) / part.costs)),
@@ -94,26 +93,12 @@ class Trained:
         )
 
 
-def joined(kind: FeatureKind, parts: Sequence[ComputeData]) -> LookupSamples:
-    """The samples of all ``parts`` in a row."""
-    features, sets = [], []
-    tables = 0
-    for part in parts:
-        assert part.info is not None
-        features.append(compute_features(kind, part.tables, part.info.batch_size))
-        sets += [tuple(tables + table for table in sample) for sample in part.samples]
-        tables += len(part.tables)
-    costs = np.concatenate([part.costs for part in parts])
-    typical = np.concatenate([np.full(len(part.costs), part.costs.mean()) for part in parts])
-    return LookupSamples(np.concatenate(features), sets, costs, typical)
-
-
 def train(
     parts: Sequence[ComputeData], options: PretrainOptions, most: int | None = None
 ) -> Trained:
     """With physical features, on ``most`` samples drawn at random."""
     torch.manual_seed(options.seed)
-    samples = joined("physical", parts)
+    samples = LookupSamples.of("physical", parts)
     chosen = np.random.default_rng(options.seed).permutation(len(samples.costs))[:most]
     split = Split.random(len(chosen), options.seed)
     split = Split(chosen[split.training], chosen[split.validation], chosen[split.test])
@@ -133,7 +118,7 @@ def train(
 def train_published(parts: Sequence[ComputeData], options: PretrainOptions) -> Trained:
     """Published features, squared error, minibatches and learning rate; best validation epoch."""
     torch.manual_seed(options.seed)
-    samples = joined("published", parts)
+    samples = LookupSamples.of("published", parts)
     split = Split.random(len(samples.costs), options.seed)
     regression = ComputeRegression("published", samples, split.training, options)
     optimizer = torch.optim.Adam(regression.network.parameters(), lr=PUBLISHED_RATE)

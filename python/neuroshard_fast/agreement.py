@@ -39,6 +39,15 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def differences_of_repeats(repeats: Floats) -> Floats:
+    """How far each measurement of a sample is from the mean of its others, relative to that mean.
+
+    repeats: [measurements, …], two measurements or more; so is the result.
+    """
+    others = (repeats.sum(axis=0) - repeats) / (len(repeats) - 1)
+    return np.asarray(np.abs(repeats - others) / others)
+
+
 def noise_floor(rounds: Sequence[Sequence[float]]) -> float | None:
     """How well measurements repeat, as a fraction; None where nothing was measured twice.
 
@@ -47,11 +56,9 @@ def noise_floor(rounds: Sequence[Sequence[float]]) -> float | None:
 
     rounds: costs of each sample, above 0.
     """
-    differences = []
-    for costs in map(np.array, rounds):
-        if len(costs) > 1:
-            others = (costs.sum() - costs) / (len(costs) - 1)
-            differences.append(np.abs(costs - others) / others)
+    differences = [
+        differences_of_repeats(costs) for costs in map(np.array, rounds) if len(costs) > 1
+    ]
     return float(np.concatenate(differences).mean()) if differences else None
 
 

@@ -25,8 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from neuroshard_fast import config, published
+from neuroshard_fast.agreement import differences_of_repeats
 from neuroshard_fast.checks import MAX_SEED, label, labels, one_of, shown, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
+from neuroshard_fast.cost_models import PUBLISHED_BATCH_SIZE
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.tables import DataType, TableSet
 
@@ -184,6 +186,11 @@ class ComputeData:
     info: CostDataInfo | None
     noise_floor: float | None
 
+    @property
+    def batch_size(self) -> int:
+        """Samples of the global batch."""
+        return _batch_size(self.info)
+
 
 @dataclass(frozen=True)
 class CommunicationData:
@@ -205,6 +212,16 @@ class CommunicationData:
     info: CostDataInfo | None
     noise_floor_forward: float | None
     noise_floor_backward: float | None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of the global batch."""
+        return _batch_size(self.info)
+
+
+def _batch_size(info: CostDataInfo | None) -> int:
+    """Published data, which does not say so itself, has the published one."""
+    return PUBLISHED_BATCH_SIZE if info is None else info.batch_size
 
 
 def read_compute(folder: str | os.PathLike[str]) -> ComputeData:
@@ -277,8 +294,7 @@ def _noise_floors(path: Path, first: Floats) -> tuple[float | None, ...]:
         measured.setdefault(int(sample), [before]).append(repeat)
     differences = []
     for same in map(np.array, measured.values()):
-        others = (same.sum(axis=0) - same) / (len(same) - 1)
-        relative = np.abs(same - others) / others
+        relative = differences_of_repeats(same)
         differences.append(relative.transpose(1, 0, 2).reshape(first.shape[1], -1))
     if not differences:
         return tuple(None for _ in range(first.shape[1]))

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from neuroshard_fast.cost_data import ComputeData
 from neuroshard_fast.cost_models import F32, HIGH_QUANTILE
-from neuroshard_fast.features import FEATURE_NAMES, FeatureKind
+from neuroshard_fast.features import FEATURE_NAMES, FeatureKind, compute_features
 from neuroshard_fast.pretrain.options import PretrainOptions
 
 Floats = npt.NDArray[np.float64]
@@ -153,6 +154,21 @@ class LookupSamples(NamedTuple):
     sets: Sequence[Sequence[int]]
     costs: Floats
     typical: Floats
+
+    @classmethod
+    def of(cls, kind: FeatureKind, parts: Sequence[ComputeData]) -> LookupSamples:
+        """All samples of ``parts``, in their order."""
+        sets: list[tuple[int, ...]] = []
+        tables = 0
+        for part in parts:
+            sets += [tuple(tables + table for table in sample) for sample in part.samples]
+            tables += len(part.tables)
+        return cls(
+            np.concatenate([compute_features(kind, x.tables, x.batch_size) for x in parts]),
+            sets,
+            np.concatenate([part.costs for part in parts]),
+            np.concatenate([np.full(len(part.costs), part.costs.mean()) for part in parts]),
+        )
 
 
 class ComputeRegression:

@@ -27,7 +27,6 @@ from neuroshard_fast.cost_data import (
 )
 from neuroshard_fast.cost_models import (
     F32,
-    PUBLISHED_BATCH_SIZE,
     CostModels,
     CostModelsInfo,
     HeldOut,
@@ -107,7 +106,7 @@ def pretrain(
         name=name,
         source=source,
         hardware=hardware,
-        batch_size=_batch_size(data.compute[0].info),
+        batch_size=data.compute[0].batch_size,
         devices_per_node=options.devices_per_node if is_shared else None,
         feature_names=FEATURE_NAMES[options.features],
         trained_on=_trained_on(data),
@@ -219,21 +218,12 @@ def _train_compute(
     from neuroshard_fast.pretrain.networks import ComputeRegression, LookupSamples, calibrate
     from neuroshard_fast.pretrain.training import Split, fit
 
-    features: list[F32] = []
-    sets: list[tuple[int, ...]] = []
+    samples = LookupSamples.of(options.features, data.compute)
     splits: list[Split] = []
-    tables = 0
+    first = 0
     for part in data.compute:
-        features.append(_features(part, options))
-        splits.append(Split.random(len(part.costs), options.seed, len(sets)))
-        sets += [tuple(tables + table for table in sample) for sample in part.samples]
-        tables += len(part.tables)
-    samples = LookupSamples(
-        np.concatenate(features),
-        sets,
-        np.concatenate([part.costs for part in data.compute]),
-        np.concatenate([np.full(len(part.costs), part.costs.mean()) for part in data.compute]),
-    )
+        splits.append(Split.random(len(part.costs), options.seed, first))
+        first += len(part.costs)
     split = Split.joined(splits, [_repeats(part, data.compute, options) for part in data.compute])
     regression = ComputeRegression(options.features, samples, split.training, options)
     fit(
@@ -248,7 +238,8 @@ def _train_compute(
     calibrate(regression, regression.output, [each.validation for each in splits])
     tensors |= regression.export()
     for part, own in zip(data.compute, splits, strict=True):
-        predicted = regression.predict(samples.features, [sets[index] for index in own.test])
+        sets = [samples.sets[index] for index in own.test]
+        predicted = regression.predict(samples.features, sets)
         results.add(
             _COMPUTE,
             _held_out(part.info),
@@ -258,13 +249,10 @@ def _train_compute(
             part=part.name,
         )
     for part in data.held_out:
-        predicted = regression.predict(_features(part, options), part.samples)
+        features = compute_features(options.features, part.tables, part.batch_size)
+        predicted = regression.predict(features, part.samples)
         costs = part.costs[:, None]
         results.add(_COMPUTE, "tables", predicted, costs, part.noise_floor, part=part.name)
-
-
-def _features(part: ComputeData, options: PretrainOptions) -> F32:
-    return compute_features(options.features, part.tables, _batch_size(part.info))
 
 
 def _train_communication(
@@ -343,7 +331,7 @@ def _train_shared(
         network = f"{direction}.shared"
         samples = [
             AllToAlls(
-                _batch_size(part.info),
+                part.batch_size,
                 part.dims,
                 part.starts if direction == "forward" else None,
                 _costs(part, direction)[0],
@@ -402,29 +390,25 @@ def _held_out(info: CostDataInfo | None) -> Literal["samples", "plans"]:
     return "plans" if info is not None and info.drawn_from == "plans" else "samples"
 
 
-def _batch_size(info: CostDataInfo | None) -> int:
-    return PUBLISHED_BATCH_SIZE if info is None else info.batch_size
-
-
 def _trained_on(data: CostData) -> TrainedOn:
     """What the samples to train on span."""
     quantities = []
     loads = []
     for part in data.compute:
-        each = TableRanges.of(part.tables, _batch_size(part.info))
+        each = TableRanges.of(part.tables, part.batch_size)
         quantities.append(each)
         loads += [
             (len(sample), each.lookups[list(sample)].sum(), each.read_bytes[list(sample)].sum())
             for sample in part.samples
         ]
     infos = [part.info for part in data.compute]
-    sizes = [_batch_size(info) for info in infos]
+    sizes = [part.batch_size for part in data.compute]
     device_tables, device_lookups, device_read_bytes = (_range(x) for x in zip(*loads, strict=True))
     tables = {
         field: _range(np.concatenate([getattr(each, field) for each in quantities]))
         for field in ("rows", "width", "pooling_factor", "reuse")
     }
-    sent = [part.dims * 4 * _batch_size(part.info) for part in data.communication]
+    sent = [part.dims * 4 * part.batch_size for part in data.communication]
     waits = [part.starts.max(axis=1, keepdims=True) - part.starts for part in data.communication]
     return TrainedOn(
         batch_sizes=(min(sizes), max(sizes)),
