@@ -19,9 +19,26 @@ import msgspec
 import numpy as np
 
 from neuroshard_fast.cost_models import CostModels, CostModelsInfo
+from neuroshard_fast.doubts import TrainedOn
 from neuroshard_fast.errors import NeuroShardError
+from neuroshard_fast.features import PHYSICAL_FEATURES
 
 INFO = CostModelsInfo(name="tiny", source="measured", hardware="a fuzzer", batch_size=1024)
+TRAINED_ON = TrainedOn(
+    batch_sizes=(256, 2048),
+    data_types=("fp32",),
+    optimizers=("sgd",),
+    rows=(10.0, 1e6),
+    width=(4.0, 128.0),
+    pooling_factor=(1.0, 100.0),
+    reuse=(1.0, 1000.0),
+    device_tables=(1.0, 24.0),
+    device_lookups=(10.0, 1e6),
+    device_read_bytes=(1e3, 1e9),
+    device_counts=(2, 4),
+    sent_bytes=(1e3, 1e8),
+    wait_ms=(0.0, 10.0),
+)
 NUMBERS = (0, 1, -1, 2, 3, 4, 8, 2**31, 2**32, 2**53, 2**63 - 1, 2**64, 10**30, 0.5, 1e308)
 VALUES: tuple[Any, ...] = (
     *NUMBERS,
@@ -42,39 +59,50 @@ VALUES: tuple[Any, ...] = (
 PATTERNS = (0x7F800000, 0x7FC00000, 0x7F800001, 0x00000001, 0x7F7FFFFF, 0xFF800000, 0x80000000)
 
 
-PER_COUNT = {"forward.2": (4, 2), "backward.2": (2, 2)}
-SHARED = {
+# Inputs and outputs of each network.
+PER_COUNT = {
+    "compute.table": (20, 2),
+    "compute.set": (2, 1),
+    "forward.2": (4, 2),
+    "backward.2": (2, 2),
+}
+SHARED_WITH_DOUBT = {
+    "compute.table": (len(PHYSICAL_FEATURES), 2),
+    "compute.set": (2, 2),
     "forward.shared.device": (8, 2),
-    "forward.shared.head": (6, 1),
+    "forward.shared.head": (6, 2),
     "backward.shared.device": (7, 2),
-    "backward.shared.head": (6, 1),
+    "backward.shared.head": (6, 2),
 }
 
 
-def sound_file(folder: Path, communication: dict[str, tuple[int, int]]) -> bytes:
-    """Cost models of one layer each; ``communication``: inputs and outputs of its networks."""
+def sound_file(folder: Path, networks: dict[str, tuple[int, int]]) -> bytes:
+    """Cost models whose networks have one layer each."""
 
     def zeros(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         return np.zeros(shape, np.float32)
 
     tensors: dict[str, np.ndarray[Any, np.dtype[np.float32]]] = {}
-    networks = {"compute.table": (20, 2), "compute.set": (2, 1)} | communication
     for network, (inputs, outputs) in networks.items():
         tensors |= {
             f"{network}.0.weight": zeros(outputs, inputs),
             f"{network}.0.bias": zeros(outputs),
         }
-    statistics = {"compute": 20} | {
-        network.removesuffix(".device"): inputs
-        for network, (inputs, _) in communication.items()
-        if not network.endswith(".head")
+    statistics = {
+        network.removesuffix(".device").removesuffix(".table"): inputs
+        for network, (inputs, _) in networks.items()
+        if not network.endswith((".head", ".set"))
     }
     for network, inputs in statistics.items():
         tensors[f"{network}.feature_mean"] = zeros(inputs)
         tensors[f"{network}.feature_std"] = zeros(inputs) + 1
     path = folder / "sound.safetensors"
-    per_node = 2 if communication is SHARED else None
-    CostModels(msgspec.structs.replace(INFO, devices_per_node=per_node), tensors).save(path)
+    info = INFO
+    if networks is SHARED_WITH_DOUBT:
+        info = msgspec.structs.replace(
+            INFO, devices_per_node=2, feature_names=PHYSICAL_FEATURES, trained_on=TRAINED_ON
+        )
+    CostModels(info, tensors).save(path)
     return path.read_bytes()
 
 
@@ -140,8 +168,10 @@ def is_sound(path: Path) -> bool:
     try:
         models = CostModels.load(path)
         counts = None if models.is_shared else list(models.device_counts)
-        if models.networks.device_counts != counts:
-            raise RuntimeError("the networks are for other device counts than the file")
+        for doubt_penalty in (0.0, 1.0):
+            networks = models.networks_for(models.info.batch_size, doubt_penalty)
+            if networks.device_counts != counts:
+                raise RuntimeError("the networks are for other device counts than the file")
     except NeuroShardError as error:
         if str(path) not in str(error):
             raise RuntimeError("the error does not name the file") from error
@@ -157,7 +187,7 @@ def main() -> None:
     rng = random.Random(arguments.seed)  # noqa: S311
     runs = sound = 0
     with tempfile.TemporaryDirectory() as folder:
-        originals = [sound_file(Path(folder), kind) for kind in (PER_COUNT, SHARED)]
+        originals = [sound_file(Path(folder), kind) for kind in (PER_COUNT, SHARED_WITH_DOUBT)]
         path = Path(folder) / "mutant.safetensors"
         end = time.monotonic() + arguments.seconds
         while time.monotonic() < end:
