@@ -36,6 +36,7 @@ Identity = tuple[tuple[tuple[str, int], ...], ...]
 DEVICES = 4
 MEMORY_BYTES = 2 * 2**30
 MAX_ROWS = 1_000_000
+TABLES_PER_TASK = (10, 60)
 DIMS = (4, 8, 16, 32, 64, 128)
 POOL_SEED = 1000  # the shipped models are trained and tested on pools of seeds up to 15
 
@@ -71,20 +72,7 @@ def draw_tasks(count: int, batch_size: int, seed: int) -> list[TableSet]:
     """Tasks of 10 to 60 different tables with random dims."""
     pool = examples.dlrm_like(2021, batch_size=batch_size, max_rows=MAX_ROWS, seed=POOL_SEED)
     generator = np.random.default_rng(seed)
-    tasks = []
-    for _ in range(count):
-        size = int(generator.integers(10, 61))
-        chosen = generator.choice(len(pool), size=size, replace=False)
-        dims = generator.choice(DIMS, size=size)
-        tasks.append(
-            TableSet.of(
-                [
-                    msgspec.structs.replace(pool[int(table)], embedding_dim=int(dim))
-                    for table, dim in zip(chosen, dims, strict=True)
-                ]
-            )
-        )
-    return tasks
+    return [examples.draw_task(pool, TABLES_PER_TASK, DIMS, generator) for _ in range(count)]
 
 
 @dataclass(frozen=True)

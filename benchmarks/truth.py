@@ -89,12 +89,9 @@ def draw_tasks(
     tasks = []
     for number in range(count):
         pool = pools[number % len(pools)]
-        size = int(generator.integers(fewest, most + 1))
-        chosen = generator.choice(len(pool), size=size, replace=False)
-        dims = generator.choice(DIMS, size=size)
         drawn = [
-            msgspec.structs.replace(pool[int(table)], embedding_dim=int(dim), data_type=data_type)
-            for table, dim in zip(chosen, dims, strict=True)
+            msgspec.structs.replace(table, data_type=data_type)
+            for table in examples.draw_task(pool, (fewest, most), DIMS, generator)
         ]
         while bytes_of(drawn) > room:
             drawn.remove(max(drawn, key=lambda table: bytes_of([table])))

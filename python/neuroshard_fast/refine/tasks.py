@@ -11,6 +11,7 @@ import numpy as np
 from neuroshard_fast import config
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.errors import InfeasiblePlanError, InputError
+from neuroshard_fast.examples import draw_task
 from neuroshard_fast.options import SearchOptions
 from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.planner import Planner
@@ -93,10 +94,11 @@ def _planned_task(
         memory_bytes=options.memory_bytes,
         batch_size=options.batch_size,
     )
+    dims = options.dims or augmented_dims(pool)
     why = ""
     for draw in range(_MOST_DRAWS):
         generator = np.random.default_rng([options.seed, cycle, task, draw])
-        tables = _draw_tables(pool, options, generator)
+        tables = draw_task(pool, options.tables_per_task, dims, generator)
         try:
             plans = [planner.plan(tables, cluster)]
         except InfeasiblePlanError as error:
@@ -112,20 +114,4 @@ def _planned_task(
     raise InputError(
         f"none of {_MOST_DRAWS} tasks drawn can be planned: give more memory, fewer tables_per_task or "
         f"smaller dims; of the first: {why}"
-    )
-
-
-def _draw_tables(
-    pool: TableSet, options: RefineOptions, generator: np.random.Generator
-) -> TableSet:
-    """Different tables of ``pool``, each with a random dim."""
-    fewest, most = options.tables_per_task
-    size = int(generator.integers(fewest, most + 1))
-    chosen = generator.choice(len(pool), size=size, replace=False).tolist()
-    dims = generator.choice(options.dims or augmented_dims(pool), size=size).tolist()
-    return TableSet.of(
-        [
-            msgspec.structs.replace(pool[table], embedding_dim=dim)
-            for table, dim in zip(chosen, dims, strict=True)
-        ]
     )
