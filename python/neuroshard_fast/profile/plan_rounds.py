@@ -25,6 +25,15 @@ class PlanRound:
         """Cost of the plan: the largest sum of the three."""
         return max(map(sum, zip(self.compute_ms, self.forward_ms, self.backward_ms, strict=True)))
 
+    def times(self, factor: float) -> PlanRound:
+        """The same with every cost ``factor`` times as high."""
+        return PlanRound(
+            *(
+                [factor * ms for ms in part]
+                for part in (self.compute_ms, self.forward_ms, self.backward_ms)
+            )
+        )
+
     @property
     def starts_ms(self) -> list[float]:
         """When each device started its forward all-to-all, after the first of them."""

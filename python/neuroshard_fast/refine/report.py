@@ -25,6 +25,7 @@ def cycles_table(cycles: Sequence[Cycle], options: RefineOptions, style: str = "
             "forward bias",
             "backward bias",
             "baselines' bias",
+            "speed",
             "minutes",
         ),
     )
@@ -96,6 +97,7 @@ def _row(number: int, cycle: Cycle, options: RefineOptions) -> list[str]:
         "yes" if agrees else "no",
         *(f"{each.bias:+.1%}" for each in parts),
         "" if cycle.baselines is None else _bias(cycle.baselines),
+        "" if cycle.speed is None else f"{cycle.speed:.2f}",
         f"{cycle.seconds / 60:.1f}",
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 
 from neuroshard_fast import config
-from neuroshard_fast.cost_data import CostDataInfo
+from neuroshard_fast.cost_data import ComputeData, CostDataInfo
 from neuroshard_fast.cost_models import CostModels, check_output
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.options import SearchOptions
@@ -25,6 +26,7 @@ from neuroshard_fast.profile.environment import MeasuringName, measured_info, si
 from neuroshard_fast.profile.plan_rounds import PlanRound, settled_cost
 from neuroshard_fast.profile.simulated import HARDWARE
 from neuroshard_fast.refine.comparison import Comparison, compare
+from neuroshard_fast.refine.controls import draw_controls, interleaved, round_speeds
 from neuroshard_fast.refine.measure import measure_plans, simulate_plans
 from neuroshard_fast.refine.options import RefineOptions
 from neuroshard_fast.refine.samples import (
@@ -163,10 +165,13 @@ class _Loop:
                     f"{path}: holds samples of plans, but {self._folder.path} knows of no cycle that they "
                     "are from; remove it, or give another folder of cost data"
                 )
-        self._check_data()
+        self._control_data = self._check_data()
 
-    def _check_data(self) -> None:
-        """InputError where training would refuse the data with the new samples; now, not after measuring."""
+    def _check_data(self) -> list[ComputeData]:
+        """What controls can be drawn from.
+
+        InputError where training would refuse the data with the new samples; now, not after measuring.
+        """
         from neuroshard_fast.pretrain.run import read_cost_data
 
         data = read_cost_data(self._data, self._training)
@@ -194,6 +199,14 @@ class _Loop:
                         f"{self._data / part.name}: holds table {pool[identity]!r}, which tasks would be "
                         "drawn from: held-out tables must stay unseen; draw from others"
                     )
+        return [
+            part
+            for part in data.compute
+            if part.batch_size == batch_size
+            and part.info is not None
+            and part.info.source == "measured"
+            and part.info.drawn_from == "random"
+        ]
 
     @property
     def cycles(self) -> tuple[Cycle, ...]:
@@ -237,7 +250,8 @@ class _Loop:
         begun = time.perf_counter()
         planned = self._planned(number)
         plans = planned.plans()
-        rounds = [plan.rounds for plan in self._measured(number, planned)]
+        measured, speeds = self._measured(number, planned)
+        rounds = [plan.rounds for plan in measured]
         proposed = [k for k, plan in enumerate(plans) if plan.algorithm == PROPOSED]
         others = [k for k in range(len(plans)) if k not in proposed]
         cycle = Cycle(
@@ -250,6 +264,7 @@ class _Loop:
                 for part in ("compute", "forward", "backward")
             },
             baselines=_compare_costs(plans, rounds, others) if others else None,
+            speed=statistics.median(speeds) if speeds else None,
             date=utc_now(),
             seconds=time.perf_counter() - begun,
             is_trained=False,
@@ -264,7 +279,7 @@ class _Loop:
         plans = [
             plan
             for cycle in range(1, number + 1)
-            for plan in self._measured(cycle, self._planned(cycle))
+            for plan in self._measured(cycle, self._planned(cycle))[0]
         ]
         compute, communication = self._sample_folders
         write_compute(compute, self._compute_info(), plans)
@@ -281,21 +296,39 @@ class _Loop:
         """The plans of a cycle; made once, so that rounds always are of the same plans."""
         file = self._folder.cycle(number) / "plans.json"
         if not file.exists():
-            planned = plan_tasks(Planner(self.models()), self._pool, self._options, number)
+            controls = draw_controls(self._control_data, self._options, number)
+            planned = plan_tasks(
+                Planner(self.models()), self._pool, self._options, number, controls
+            )
             self._folder.begin()  # not before it is known that tasks can be planned
             config.save(file, planned)
         return PlannedTasks.load(file, self._options)
 
-    def _measured(self, number: int, planned: PlannedTasks) -> list[PlanMeasurement]:
-        placements = planned.placements()
+    def _measured(
+        self, number: int, planned: PlannedTasks
+    ) -> tuple[list[PlanMeasurement], list[float]]:
+        """The plans of a cycle as on a machine of the cost data's speed, and its speed in each round.
+
+        No speeds where there are no controls to tell them by: costs are then as they were measured.
+        """
+        plans, controls = planned.placements(), planned.controls
         options = self._options
         if self._backend is None:
             assert options.hardware is not None  # noqa: S101 for the type checker
-            rounds = simulate_plans(placements, options.hardware, options.batch_size)
-        else:
-            folder = self._folder.cycle(number)
-            rounds = measure_plans(folder, self._plans_info(), placements, self._backend)
-        return measured_plans(placements, rounds)
+            rounds = simulate_plans(plans, options.hardware, options.batch_size)
+            return measured_plans(plans, rounds), []
+        placements = plans + [control.placement for control in controls]
+        order = interleaved(len(plans), len(controls))
+        in_order = [placements[k] for k in order]
+        folder = self._folder.cycle(number)
+        rounds = measure_plans(folder, self._plans_info(), in_order, self._backend)
+        measured = dict(zip(order, measured_plans(in_order, rounds), strict=True))
+        of_plans = [measured[k] for k in range(len(plans))]
+        if not controls:
+            return of_plans, []
+        of_controls = [measured[k] for k in range(len(plans), len(placements))]
+        speeds = round_speeds(controls, of_controls, options.rounds)
+        return [plan.at_speeds(speeds) for plan in of_plans], speeds
 
     def _plans_info(self) -> CostDataInfo:
         """How plans are measured."""
