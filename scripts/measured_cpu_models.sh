@@ -50,7 +50,16 @@ for devices in 2 3 4; do
     neuroshard profile comm --devices $devices -o $out --batch-size 256 --label 256 --samples 100 --rounds 2
     neuroshard profile comm --devices $devices -o $out --batch-size 2048 --label 2048 --samples 100 --rounds 2
 done
-neuroshard pretrain $out --plot docs/calibration-cpu-fbgemm.png --name cpu-fbgemm -o $models/cpu-fbgemm.safetensors
+# Plans that the search proposes, of tables that are in none of the pools above.
+if [ ! -e $out/start.safetensors ]; then
+    neuroshard pretrain $out --epochs 40 --name start -o $out/start.safetensors
+fi
+[ -e $out/tables-refine.json ] || neuroshard generate dlrm-2021 --max-rows 1000000 --tables 400 --batch-size 1024 \
+    --seed 1001 -o $out/tables-refine.json
+neuroshard refine $out $out/tables-refine.json --cost-models $out/start.safetensors -o $out/refined.safetensors \
+    --devices 4 --memory 2GiB --batch-size 1024 --epochs 40 --threads 2 --budget 25min --plot docs/refine-cycles.png
+neuroshard pretrain $out --epochs 40 --plot docs/calibration-cpu-fbgemm.png --name cpu-fbgemm \
+    -o $models/cpu-fbgemm.safetensors
 {
     neuroshard models $models/cpu-fbgemm.safetensors
     echo

@@ -31,7 +31,7 @@ from neuroshard_fast.refine import (
 )
 from neuroshard_fast.refine import run as refine_run
 from neuroshard_fast.refine.comparison import compare
-from neuroshard_fast.refine.measure import REPEAT_EVERY, MeasuringJob, measure_plans
+from neuroshard_fast.refine.measure import REPEAT_EVERY, MeasuringJob, Step, measure_steps
 from neuroshard_fast.refine.samples import PlanMeasurement, write_communication, write_compute
 from neuroshard_fast.refine.state import State, locked
 from neuroshard_fast.refine.tasks import PlannedTasks
@@ -526,8 +526,8 @@ def test_device_loads_and_all_to_alls_become_samples(tmp_path: Path) -> None:
 # --- measuring ---
 
 
-def _plans(count: int) -> list[list[list[EmbeddingTable]]]:
-    return [[[table("a"), table(f"t{k}")], [table("b")]] for k in range(count)]
+def _steps(count: int) -> list[Step]:
+    return [Step([[table("a"), table(f"t{k}")], [table("b")]]) for k in range(count)]
 
 
 def test_rounds_that_were_measured_are_not_measured_again(
@@ -561,20 +561,20 @@ def test_rounds_that_were_measured_are_not_measured_again(
     monkeypatch.setattr(distributed, "launch", launch)
     info = _info(tmp_path, world_size=2)
     with pytest.raises(KeyboardInterrupt):
-        measure_plans(tmp_path, info, _plans(6), "fbgemm")
+        measure_steps(tmp_path, info, _steps(6), "fbgemm")
     interrupted_after = -1
-    rounds = measure_plans(tmp_path, info, _plans(6), "fbgemm")
+    rounds = measure_steps(tmp_path, info, _steps(6), "fbgemm")
     each_round = [0, 1, 2, 3, 4, 5, 0, 5]  # each fifth once more at the end
     assert measured == each_round * 2
     assert list(map(len, rounds)) == [4, 2, 2, 2, 2, 4]
     assert rounds[3][0].compute_ms == [4.0, 1.0]
     measured.clear()
-    assert measure_plans(tmp_path, info, _plans(6), "fbgemm") == rounds
+    assert measure_steps(tmp_path, info, _steps(6), "fbgemm") == rounds
     assert not measured
     with (tmp_path / "rounds.txt").open("a") as file:
         file.write("2 1,0 1,1 1,1\n")
-    with pytest.raises(InputError, match="a round of plan 2: compute must be above 0 just for"):
-        measure_plans(tmp_path, info, _plans(6), "fbgemm")
+    with pytest.raises(InputError, match="a round of step 2: compute must be above 0 just for"):
+        measure_steps(tmp_path, info, _steps(6), "fbgemm")
 
 
 def test_plans_are_measured_by_a_process_a_device(

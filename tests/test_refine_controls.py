@@ -12,24 +12,29 @@ import numpy as np
 import pytest
 
 from neuroshard_fast import config, examples
-from neuroshard_fast.cost_data import ComputeData, CostDataInfo, read_compute
+from neuroshard_fast.cost_data import ComputeData, CostDataInfo, read_communication, read_compute
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.profile.backends import MeasuringBackendName
 from neuroshard_fast.profile.communication import profile_communication
 from neuroshard_fast.profile.compute import profile_compute
-from neuroshard_fast.profile.plan_rounds import Placement, PlanRound
+from neuroshard_fast.profile.plan_rounds import PlanRound
+from neuroshard_fast.profile.sampling import AllToAll
+from neuroshard_fast.profile.simulated import SimulatedCommunication
 from neuroshard_fast.refine import RefineOptions, refine
 from neuroshard_fast.refine import run as refine_run
 from neuroshard_fast.refine.controls import (
-    CONTROLS,
-    Control,
+    LOOKUPS,
+    TRANSFERS,
+    Controls,
+    Lookups,
+    Speeds,
+    Transfers,
     draw_controls,
     interleaved,
-    round_speeds,
 )
-from neuroshard_fast.refine.measure import REPEAT_EVERY, simulate_plans
+from neuroshard_fast.refine.measure import REPEAT_EVERY, Step, simulate_plans
 from neuroshard_fast.refine.samples import PlanMeasurement
 from neuroshard_fast.refine.tasks import PlannedTasks
 from neuroshard_fast.tables import TableSet
@@ -72,42 +77,87 @@ def test_controls_are_spread_evenly_among_plans() -> None:
 def test_controls_are_samples_that_fit_the_devices_and_differ_from_cycle_to_cycle(
     data: Path,
 ) -> None:
-    part = read_compute(data / "compute")
-    costs = {round(cost, 6) for cost in part.costs.tolist()}
-    controls = draw_controls([part], OPTIONS, 1)
-    assert len(controls) == CONTROLS
-    assert controls == draw_controls([part], OPTIONS, 1)
-    assert controls != draw_controls([part], OPTIONS, 2)
-    assert {round(cost, 6) for control in controls for cost in control.costs_ms} <= costs
+    compute, comm = read_compute(data / "compute"), read_communication(data / "comm_4")
+    controls = draw_controls([compute], [comm], OPTIONS, 1)
+    assert (len(controls.lookups), len(controls.transfers)) == (LOOKUPS, TRANSFERS)
+    assert controls == draw_controls([compute], [comm], OPTIONS, 1)
+    assert controls != draw_controls([compute], [comm], OPTIONS, 2)
+    controls.require_devices(4, "controls")
+    costs = set(compute.costs.tolist())
+    drawn = [cost for each in controls.lookups for cost in each.costs_ms]
+    assert set(drawn) <= costs
+    assert len(set(drawn)) > len(drawn) / 2
+    of_data = {tuple(row) for row in np.hstack([comm.dims, comm.starts, comm.backward]).tolist()}
+    assert {
+        (*each.all_to_all.dims, *each.all_to_all.starts_ms, *each.backward_ms)
+        for each in controls.transfers
+    } <= of_data
     small = replace(OPTIONS, memory_bytes=2**26)
-    for control in draw_controls([part], small, 1):
-        for tables in control.placement:
+    fitting = draw_controls([compute], [], small, 1)
+    for step in fitting.steps(4):
+        for tables in step.placement:
             needed = sum(shard_memory(table).of_width(table.embedding_dim) for table in tables)
             assert needed <= 2**26
-    assert not draw_controls([], OPTIONS, 1)
+    assert draw_controls([], [], OPTIONS, 1) == Controls()
 
 
 def test_few_samples_give_few_controls(data: Path) -> None:
     part = read_compute(data / "compute")
     few = ComputeData("compute", part.tables, part.samples[:11], part.costs[:11], part.info, None)
-    assert len(draw_controls([few], OPTIONS, 1)) == 2
+    assert len(draw_controls([few], [], OPTIONS, 1).lookups) == 2
+
+
+ONE = TableSet.of([POOL[0]])
+LOOKUP = Lookups(tables=(ONE, ONE), costs_ms=(2.0, 4.0))
+TRANSFER = Transfers(all_to_all=AllToAll((8, 16), (0.0, 1.0)), backward_ms=(0.5, 0.25))
+
+
+def _rounds(slowness: list[tuple[float, float]]) -> list[PlanRound]:
+    """Of a machine that takes so many times as long for lookups and for all-to-alls.
+
+    Forward, the first device waits for the second, and the all-to-all itself takes 1 ms at full speed.
+    """
+    rounds = []
+    for lookup, transfer in slowness:
+        compute = [2.0 * lookup, 4.0 * lookup]
+        backward = [0.5 * transfer, 0.25 * transfer]
+        wait = compute[1] + backward[1] - compute[0] - backward[0]
+        rounds.append(PlanRound(compute, [wait + transfer, transfer], backward))
+    return rounds
 
 
 def test_costs_are_brought_to_the_speed_of_the_cost_data_round_by_round() -> None:
-    one = TableSet.of([POOL[0]])
-    control = Control(tables=(one, one), costs_ms=(2.0, 4.0))
+    controls = Controls(lookups=(LOOKUP,), transfers=(TRANSFER,))
+    once = PlanMeasurement([[], []], _rounds([(1.25, 2.0), (0.5, 0.8)]), is_repeated=False)
+    twice = PlanMeasurement(
+        [[], []], _rounds([(1.25, 2.0), (1.25, 2.0), (0.5, 0.8), (0.5, 0.8)]), is_repeated=True
+    )
+    speeds = Speeds.of(controls, [once, twice], 2)
+    assert speeds.lookups == pytest.approx([0.8, 2.0])
+    assert speeds.transfers == pytest.approx([0.5, 1.25])
+    assert speeds.of_cycle() == pytest.approx((1.4, 0.875))
+    (truth,) = _rounds([(1.0, 1.0)])
+    for plan in speeds.undone([once, twice]):
+        for each in plan.rounds:
+            assert each.compute_ms == pytest.approx(truth.compute_ms)
+            assert each.forward_ms == pytest.approx(truth.forward_ms)
+            assert each.backward_ms == pytest.approx(truth.backward_ms)
 
-    def measured(*slowness: float) -> list[PlanRound]:
-        return [PlanRound([2.0 * s, 4.0 * s], [s, s], [s, s]) for s in slowness]
 
-    once = PlanMeasurement([[], []], measured(1.25, 0.5), is_repeated=False)
-    twice = PlanMeasurement([[], []], measured(1.25, 1.25, 0.5, 0.5), is_repeated=True)
-    speeds = round_speeds([control, control], [once, twice], 2)
-    assert speeds == pytest.approx([0.8, 2.0])
-    for each in (once, twice):
-        for round_ in each.at_speeds(speeds).rounds:
-            assert round_.compute_ms == pytest.approx([2.0, 4.0])
-            assert round_.forward_ms == round_.backward_ms == pytest.approx([1.0, 1.0])
+def test_one_kind_of_control_stands_for_the_other_and_none_leaves_costs_as_they_are() -> None:
+    plan = PlanMeasurement([[], []], _rounds([(1.25, 2.0)]), is_repeated=False)
+    lookups = Speeds.of(Controls(lookups=(LOOKUP,)), [plan], 1)
+    assert lookups.lookups + lookups.transfers == pytest.approx([0.8, 0.8])
+    transfers = Speeds.of(Controls(transfers=(TRANSFER,)), [plan], 1)
+    assert transfers.lookups + transfers.transfers == pytest.approx([0.5, 0.5])
+    none = Speeds.of(Controls(), [], 1)
+    assert none.of_cycle() == (None, None)
+    assert none.undone([plan]) == [plan]
+
+
+def test_noise_cannot_make_a_forward_cost_negative() -> None:
+    early = PlanRound([1.0, 9.0], [4.0, 1.0], [0.5, 0.5])  # less than it had to wait
+    assert min(early.at_speeds(1.0, 5.0).forward_ms) > 0
 
 
 def _as_measured(data: Path) -> None:
@@ -135,24 +185,35 @@ def test_a_drifting_machine_changes_neither_the_comparison_nor_the_samples(
     )
     out = tmp_path / "out.safetensors"
     (expected,) = refine(steady, POOL, models, OPTIONS, output=out).cycles
-    assert expected.speed is None
-    slowness = (1.6, 0.7)
+    assert (expected.lookup_speed, expected.transfer_speed) == (None, None)
+    speeds = ((0.6, 0.8), (1.5, 1.2))  # in lookups and in all-to-alls, round by round
 
-    def measure_plans(
-        folder: Path, info: CostDataInfo, plans: list[Placement], backend: MeasuringBackendName
+    def measure_steps(
+        folder: Path, info: CostDataInfo, steps: list[Step], backend: MeasuringBackendName
     ) -> list[list[PlanRound]]:
-        rounds = simulate_plans(plans, "h100", info.batch_size)
-        each = [1 if number % REPEAT_EVERY else 2 for number in range(len(plans))]
-        return [
-            [cost.times(factor) for factor in slowness for _ in range(count)]
-            for (cost,), count in zip(rounds, each, strict=True)
-        ]
+        simulated = simulate_plans([step.placement for step in steps], "h100", info.batch_size)
+        all_to_alls = SimulatedCommunication("h100", 4, info.batch_size)
+        measured = []
+        for number, (step, (cost,)) in enumerate(zip(steps, simulated, strict=True)):
+            if step.all_to_all is not None:
+                forward, backward = all_to_alls.measure_many(
+                    [step.all_to_all.dims], [step.all_to_all.starts_ms]
+                )
+                cost = PlanRound([0.0] * 4, forward[0].tolist(), backward[0].tolist())
+            measured.append(
+                [
+                    cost.at_speeds(1 / lookup, 1 / transfer)
+                    for lookup, transfer in speeds
+                    for _ in range(1 if number % REPEAT_EVERY else 2)
+                ]
+            )
+        return measured
 
-    monkeypatch.setattr(refine_run, "measure_plans", measure_plans)
+    monkeypatch.setattr(refine_run, "measure_steps", measure_steps)
     _as_measured(drifting)
     options = replace(OPTIONS, hardware=None)
     (cycle,) = refine(drifting, POOL, models, options, output=out).cycles
-    assert cycle.speed == pytest.approx(np.mean([1 / factor for factor in slowness]), rel=1e-5)
+    assert (cycle.lookup_speed, cycle.transfer_speed) == pytest.approx((1.05, 1.0), rel=1e-4)
     for part in ("proposed", "settled", "compute", "forward", "backward", "baselines"):
         drifted, truth = getattr(cycle, part), getattr(expected, part)
         assert (drifted.bias, drifted.mape) == pytest.approx((truth.bias, truth.mape), abs=1e-5)
@@ -161,9 +222,9 @@ def test_a_drifting_machine_changes_neither_the_comparison_nor_the_samples(
     assert samples[1] == pytest.approx(samples[0], rel=1e-4)
 
     plans = drifting / f"refine-{label}/cycle_1/plans.json"
-    assert len(PlannedTasks.load(plans, options).controls) == CONTROLS
+    assert len(PlannedTasks.load(plans, options).controls.transfers) == TRANSFERS
     spoilt = json.loads(plans.read_text())
-    del spoilt["controls"][3]["costs_ms"][0]
+    del spoilt["controls"]["lookups"][3]["costs_ms"][0]
     plans.write_text(json.dumps(spoilt))
-    with pytest.raises(InputError, match=r"plans.json: controls\[3\]: must be for 4 devices"):
+    with pytest.raises(InputError, match=r"plans.json: controls: must be for 4 devices"):
         PlannedTasks.load(plans, options)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from neuroshard_fast.tables import EmbeddingTable
 
+_LEAST_MS = 1e-6
+
 Placement = list[list[EmbeddingTable]]
 """The tables of each device; a shard is its table with the shard's width as ``embedding_dim``."""
 
@@ -25,14 +27,24 @@ class PlanRound:
         """Cost of the plan: the largest sum of the three."""
         return max(map(sum, zip(self.compute_ms, self.forward_ms, self.backward_ms, strict=True)))
 
-    def times(self, factor: float) -> PlanRound:
-        """The same with every cost ``factor`` times as high."""
-        return PlanRound(
-            *(
-                [factor * ms for ms in part]
-                for part in (self.compute_ms, self.forward_ms, self.backward_ms)
-            )
+    def at_speeds(self, lookups: float, transfers: float) -> PlanRound:
+        """What a machine of speed 1 would have taken, where this one had these speeds.
+
+        lookups, transfers: of its lookups and of its all-to-alls. In the forward one, devices wait for the
+        last to start as long as their lookups and backward all-to-alls then let them.
+        """
+        ready = PlanRound(
+            [lookups * ms for ms in self.compute_ms],
+            self.forward_ms,
+            [transfers * ms for ms in self.backward_ms],
         )
+        forward = [
+            max(_LEAST_MS, wait + transfers * (cost - waited))
+            for cost, waited, wait in zip(
+                self.forward_ms, _waits(self.starts_ms), _waits(ready.starts_ms), strict=True
+            )
+        ]
+        return PlanRound(ready.compute_ms, forward, ready.backward_ms)
 
     @property
     def starts_ms(self) -> list[float]:

@@ -15,6 +15,7 @@ from neuroshard_fast.profile.backends import (
     compute_backend,
 )
 from neuroshard_fast.profile.plan_rounds import Placement, PlanRound, forward_starts
+from neuroshard_fast.profile.sampling import AllToAll
 from neuroshard_fast.tables import EmbeddingTable
 
 
@@ -37,9 +38,11 @@ class PlanTimer:
         self._compute = compute_backend(backend, batch_size, sets=sets, iterations=iterations)
         self._network = TorchAllToAll(device, batch_size, iterations)
 
-    def measure(self, plan: Placement) -> PlanRound:
+    def measure(self, plan: Placement, all_to_all: AllToAll | None = None) -> PlanRound:
         """A round: the compute of one device after the other while the rest is idle, then the backward
         all-to-all, then the forward one, with the devices starting when what was just measured lets them.
+
+        all_to_all: to be measured in place of the plan's.
         """
         own = 0.0
         for turn in range(dist.get_world_size()):
@@ -47,7 +50,7 @@ class PlanTimer:
             if turn == dist.get_rank():
                 own = self._compute.measure(plan[turn])
         compute = self._network.gather(own)
-        dims = output_dims(plan)
+        dims = output_dims(plan) if all_to_all is None else all_to_all.dims
         backward = self._network.measure_backward(dims)
-        forward = self._network.measure_forward(dims, forward_starts(compute, backward))
-        return PlanRound(compute, forward, backward)
+        starts = forward_starts(compute, backward) if all_to_all is None else all_to_all.starts_ms
+        return PlanRound(compute, self._network.measure_forward(dims, starts), backward)

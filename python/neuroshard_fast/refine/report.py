@@ -25,7 +25,8 @@ def cycles_table(cycles: Sequence[Cycle], options: RefineOptions, style: str = "
             "forward bias",
             "backward bias",
             "baselines' bias",
-            "speed",
+            "lookup speed",
+            "all-to-all speed",
             "minutes",
         ),
     )
@@ -97,7 +98,10 @@ def _row(number: int, cycle: Cycle, options: RefineOptions) -> list[str]:
         "yes" if agrees else "no",
         *(f"{each.bias:+.1%}" for each in parts),
         "" if cycle.baselines is None else _bias(cycle.baselines),
-        "" if cycle.speed is None else f"{cycle.speed:.2f}",
+        *(
+            "" if speed is None else f"{speed:.2f}"
+            for speed in (cycle.lookup_speed, cycle.transfer_speed)
+        ),
         f"{cycle.seconds / 60:.1f}",
     ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 
 from neuroshard_fast import config
-from neuroshard_fast.cost_data import ComputeData, CostDataInfo
+from neuroshard_fast.cost_data import CommunicationData, ComputeData, CostDataInfo
 from neuroshard_fast.cost_models import CostModels, check_output
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.options import SearchOptions
@@ -26,8 +25,8 @@ from neuroshard_fast.profile.environment import MeasuringName, measured_info, si
 from neuroshard_fast.profile.plan_rounds import PlanRound, settled_cost
 from neuroshard_fast.profile.simulated import HARDWARE
 from neuroshard_fast.refine.comparison import Comparison, compare
-from neuroshard_fast.refine.controls import draw_controls, interleaved, round_speeds
-from neuroshard_fast.refine.measure import measure_plans, simulate_plans
+from neuroshard_fast.refine.controls import Speeds, draw_controls, interleaved
+from neuroshard_fast.refine.measure import Step, measure_steps, simulate_plans
 from neuroshard_fast.refine.options import RefineOptions
 from neuroshard_fast.refine.samples import (
     PlanMeasurement,
@@ -167,7 +166,7 @@ class _Loop:
                 )
         self._control_data = self._check_data()
 
-    def _check_data(self) -> list[ComputeData]:
+    def _check_data(self) -> tuple[list[ComputeData], list[CommunicationData]]:
         """What controls can be drawn from.
 
         InputError where training would refuse the data with the new samples; now, not after measuring.
@@ -199,14 +198,24 @@ class _Loop:
                         f"{self._data / part.name}: holds table {pool[identity]!r}, which tasks would be "
                         "drawn from: held-out tables must stay unseen; draw from others"
                     )
-        return [
-            part
-            for part in data.compute
-            if part.batch_size == batch_size
-            and part.info is not None
-            and part.info.source == "measured"
-            and part.info.drawn_from == "random"
-        ]
+        return (
+            [part for part in data.compute if self._is_control(part)],
+            [
+                part
+                for part in data.communication
+                if self._is_control(part) and part.dims.shape[1] == self._options.devices
+            ],
+        )
+
+    def _is_control(self, part: ComputeData | CommunicationData) -> bool:
+        """Whether samples of ``part`` tell how fast this machine is."""
+        info = part.info
+        return (
+            info is not None
+            and info.batch_size == self._options.batch_size
+            and info.source == "measured"
+            and info.drawn_from == "random"
+        )
 
     @property
     def cycles(self) -> tuple[Cycle, ...]:
@@ -252,6 +261,7 @@ class _Loop:
         plans = planned.plans()
         measured, speeds = self._measured(number, planned)
         rounds = [plan.rounds for plan in measured]
+        lookup_speed, transfer_speed = speeds.of_cycle()
         proposed = [k for k, plan in enumerate(plans) if plan.algorithm == PROPOSED]
         others = [k for k in range(len(plans)) if k not in proposed]
         cycle = Cycle(
@@ -264,7 +274,8 @@ class _Loop:
                 for part in ("compute", "forward", "backward")
             },
             baselines=_compare_costs(plans, rounds, others) if others else None,
-            speed=statistics.median(speeds) if speeds else None,
+            lookup_speed=lookup_speed,
+            transfer_speed=transfer_speed,
             date=utc_now(),
             seconds=time.perf_counter() - begun,
             is_trained=False,
@@ -296,7 +307,7 @@ class _Loop:
         """The plans of a cycle; made once, so that rounds always are of the same plans."""
         file = self._folder.cycle(number) / "plans.json"
         if not file.exists():
-            controls = draw_controls(self._control_data, self._options, number)
+            controls = draw_controls(*self._control_data, self._options, number)
             planned = plan_tasks(
                 Planner(self.models()), self._pool, self._options, number, controls
             )
@@ -304,31 +315,24 @@ class _Loop:
             config.save(file, planned)
         return PlannedTasks.load(file, self._options)
 
-    def _measured(
-        self, number: int, planned: PlannedTasks
-    ) -> tuple[list[PlanMeasurement], list[float]]:
-        """The plans of a cycle as on a machine of the cost data's speed, and its speed in each round.
-
-        No speeds where there are no controls to tell them by: costs are then as they were measured.
-        """
+    def _measured(self, number: int, planned: PlannedTasks) -> tuple[list[PlanMeasurement], Speeds]:
+        """The plans of a cycle as on a machine of the cost data's speed, and its speed in each round."""
         plans, controls = planned.placements(), planned.controls
         options = self._options
         if self._backend is None:
             assert options.hardware is not None  # noqa: S101 for the type checker
             rounds = simulate_plans(plans, options.hardware, options.batch_size)
-            return measured_plans(plans, rounds), []
-        placements = plans + [control.placement for control in controls]
-        order = interleaved(len(plans), len(controls))
-        in_order = [placements[k] for k in order]
+            return measured_plans(plans, rounds), Speeds([], [])
+        steps = [Step(placement) for placement in plans] + controls.steps(options.devices)
+        order = interleaved(len(plans), len(steps) - len(plans))
+        in_order = [steps[k] for k in order]
         folder = self._folder.cycle(number)
-        rounds = measure_plans(folder, self._plans_info(), in_order, self._backend)
-        measured = dict(zip(order, measured_plans(in_order, rounds), strict=True))
-        of_plans = [measured[k] for k in range(len(plans))]
-        if not controls:
-            return of_plans, []
-        of_controls = [measured[k] for k in range(len(plans), len(placements))]
-        speeds = round_speeds(controls, of_controls, options.rounds)
-        return [plan.at_speeds(speeds) for plan in of_plans], speeds
+        rounds = measure_steps(folder, self._plans_info(), in_order, self._backend)
+        in_order_measured = measured_plans([step.placement for step in in_order], rounds)
+        by_step = dict(zip(order, in_order_measured, strict=True))
+        measured = [by_step[k] for k in range(len(steps))]
+        speeds = Speeds.of(controls, measured[len(plans) :], options.rounds)
+        return speeds.undone(measured[: len(plans)]), speeds
 
     def _plans_info(self) -> CostDataInfo:
         """How plans are measured."""

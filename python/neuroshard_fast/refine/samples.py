@@ -38,10 +38,13 @@ class PlanMeasurement:
         """The rounds of its only measurement, or those of the first and of the second."""
         return [self.rounds[::2], self.rounds[1::2]] if self.is_repeated else [self.rounds]
 
-    def at_speeds(self, speeds: Sequence[float]) -> PlanMeasurement:
-        """What it would have measured on a machine of speed 1; ``speeds``: of the machine in each round."""
+    def at_speeds(self, lookups: Sequence[float], transfers: Sequence[float]) -> PlanMeasurement:
+        """What it would have measured on a machine of speed 1, not of these speeds in each round."""
         each = 2 if self.is_repeated else 1
-        rounds = [round_.times(speeds[number // each]) for number, round_ in enumerate(self.rounds)]
+        rounds = [
+            round_.at_speeds(lookups[number // each], transfers[number // each])
+            for number, round_ in enumerate(self.rounds)
+        ]
         return PlanMeasurement(self.placement, rounds, self.is_repeated)
 
 

@@ -94,8 +94,9 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     settled: the same against what they would cost if every device took the medians of its rounds.
     compute, forward, backward: of the devices of these plans.
     baselines: costs of the other plans; None where there were none.
-    speed: of the machine against that of the cost data, the median over the rounds; costs are compared as if
-        it were 1. None where there was nothing to tell it by.
+    lookup_speed, transfer_speed: of the machine against that of the cost data, in lookups and in
+        all-to-alls, medians over the rounds; costs are compared as if they were 1. None where there was
+        nothing to tell them by.
     date: when they had been compared, ISO 8601.
     seconds: how long the cycle took, without what a killed run did of it.
     is_trained: whether new models were trained with its measurements; not where these agreed.
@@ -107,7 +108,8 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     forward: Comparison
     backward: Comparison
     baselines: Comparison | None
-    speed: float | None = None
+    lookup_speed: float | None = None
+    transfer_speed: float | None = None
     date: str
     seconds: float
     is_trained: bool
@@ -115,8 +117,9 @@ class Cycle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         label(self.date, "date")
         finite_number(self.seconds, "seconds", low=0.0, high=1e12)
-        if self.speed is not None:
-            finite_number(self.speed, "speed", low=0.0, high=1e12)
+        for field in ("lookup_speed", "transfer_speed"):
+            if getattr(self, field) is not None:
+                finite_number(getattr(self, field), field, low=0.0, high=1e12)
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.planner import Planner
 from neuroshard_fast.profile.plan_rounds import Placement
 from neuroshard_fast.profile.sampling import augmented_dims
-from neuroshard_fast.refine.controls import Control
+from neuroshard_fast.refine.controls import Controls
 from neuroshard_fast.refine.options import RefineOptions
 from neuroshard_fast.tables import TableSet
 
@@ -40,7 +40,7 @@ class PlannedTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     schema: Literal["neuroshard/refine-plans/1"] = "neuroshard/refine-plans/1"
     tasks: tuple[PlannedTask, ...]
-    controls: tuple[Control, ...] = ()
+    controls: Controls = Controls()
 
     @classmethod
     def load(cls, path: Path, options: RefineOptions) -> PlannedTasks:
@@ -64,11 +64,7 @@ class PlannedTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     plan.tables_by_device(task.tables)
                 except InputError as error:
                     raise InputError(f"{where}: plans[{index}]: {error}") from error
-        for number, control in enumerate(planned.controls):
-            if not len(control.tables) == len(control.costs_ms) == options.devices:
-                raise InputError(
-                    f"{path}: controls[{number}]: must be for {options.devices} devices"
-                )
+        planned.controls.require_devices(options.devices, f"{path}: controls")
         return planned
 
     def plans(self) -> list[ShardingPlan]:
@@ -85,7 +81,7 @@ def plan_tasks(
     pool: TableSet,
     options: RefineOptions,
     cycle: int,
-    controls: tuple[Control, ...],
+    controls: Controls,
 ) -> PlannedTasks:
     """Draw the tasks of ``cycle`` and plan them: with the search, and with greedy baselines."""
     return PlannedTasks(

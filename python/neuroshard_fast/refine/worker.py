@@ -24,17 +24,22 @@ def _work(job: MeasuringJob) -> None:
     """Measure as the process of one device; the first one keeps the log."""
     with process_group() as device:
         rank = dist.get_rank()
-        sets = [plan[rank] for plan in job.plans]
+        sets = [step.placement[rank] for step in job.steps]
         timer = PlanTimer(device, job.backend, job.info.batch_size, sets=sets)
+
+        def measure(number: int) -> PlanRound:
+            step = job.steps[number]
+            return timer.measure(step.placement, step.all_to_all)
+
         if rank:
             for number in job.order:
-                timer.measure(job.plans[number])
+                measure(number)
             return
         with contextlib.closing(open_log(Path(job.folder), job.info, is_shared=True)) as log:
-            done, total = log.done_and_total(len(job.plans))
+            done, total = log.done_and_total(len(job.steps))
             with progress_bar(total, "plans, round by round", done=done) as progress:
                 for number in job.order:
-                    log.add(number, _measured(timer.measure(job.plans[number])))
+                    log.add(number, _measured(measure(number)))
                     progress.update()
 
 
