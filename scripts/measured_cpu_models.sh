@@ -57,7 +57,7 @@ fi
 [ -e $out/tables-refine.json ] || neuroshard generate dlrm-2021 --max-rows 1000000 --tables 400 --batch-size 1024 \
     --seed 1001 -o $out/tables-refine.json
 neuroshard refine $out $out/tables-refine.json --cost-models $out/start.safetensors -o $out/refined.safetensors \
-    --devices 4 --memory 2GiB --batch-size 1024 --epochs 40 --threads 2 --budget 25min --plot docs/refine-cycles.png
+    --devices 4 --memory 2GiB --batch-size 1024 --epochs 40 --threads 2 --budget 25min --plot $out/refine-cycles.png
 neuroshard pretrain $out --epochs 40 --plot docs/calibration-cpu-fbgemm.png --name cpu-fbgemm \
     -o $models/cpu-fbgemm.safetensors
 {
