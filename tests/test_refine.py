@@ -13,12 +13,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from neuroshard_fast import config, examples
+from neuroshard_fast import config
 from neuroshard_fast.cli.main import main
 from neuroshard_fast.cost_data import read_communication, read_compute
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.profile.communication import profile_communication
 from neuroshard_fast.profile.compute import profile_compute
 from neuroshard_fast.profile.log import MeasurementLog
 from neuroshard_fast.profile.plan_rounds import PlanRound, settled_cost
@@ -36,22 +35,13 @@ from neuroshard_fast.refine.samples import PlanMeasurement, write_communication,
 from neuroshard_fast.refine.state import State, locked
 from neuroshard_fast.refine.tasks import PlannedTasks
 from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
+from refine_cases import OPTIONS, POOL, simulate_cost_data
 
 torch = pytest.importorskip("torch")
 
 from neuroshard_fast.pretrain import PretrainOptions, pretrain  # noqa: E402 needs torch
 
-POOL = examples.dlrm_like(2021, tables=60, batch_size=4096, max_rows=100_000, seed=3)
 TRAINING = PretrainOptions(epochs=25)
-OPTIONS = RefineOptions(
-    devices=4,
-    memory_bytes=2**30,
-    batch_size=4096,
-    tasks_per_cycle=20,
-    tables_per_task=(8, 12),
-    hardware="h100",
-    cycles=3,
-)
 TWO_CYCLES = replace(OPTIONS, cycles=2, target_bias=0.0)
 LABEL = "plans_4_4096"
 
@@ -59,10 +49,7 @@ LABEL = "plans_4_4096"
 @pytest.fixture(scope="session")
 def simulated_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Cost data, simulated; to be copied before it grows."""
-    data = tmp_path_factory.mktemp("refine") / "data"
-    profile_compute(POOL, data, samples=400, batch_size=4096, memory_bytes=2**30, hardware="h100")
-    profile_communication(data, devices=4, samples=200, batch_size=4096, hardware="h100")
-    return data
+    return simulate_cost_data(tmp_path_factory.mktemp("refine") / "data")
 
 
 @pytest.fixture(scope="session")

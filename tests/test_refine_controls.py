@@ -11,18 +11,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from neuroshard_fast import config, examples
+from neuroshard_fast import config
 from neuroshard_fast.cost_data import ComputeData, CostDataInfo, read_communication, read_compute
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.profile.backends import MeasuringBackendName
-from neuroshard_fast.profile.communication import profile_communication
-from neuroshard_fast.profile.compute import profile_compute
 from neuroshard_fast.profile.plan_rounds import PlanRound
 from neuroshard_fast.profile.sampling import AllToAll
 from neuroshard_fast.profile.simulated import SimulatedCommunication
-from neuroshard_fast.refine import RefineOptions, refine
+from neuroshard_fast.refine import refine
 from neuroshard_fast.refine import run as refine_run
 from neuroshard_fast.refine.controls import (
     LOOKUPS,
@@ -38,30 +36,19 @@ from neuroshard_fast.refine.measure import REPEAT_EVERY, Step, simulate_plans
 from neuroshard_fast.refine.samples import PlanMeasurement
 from neuroshard_fast.refine.tasks import PlannedTasks
 from neuroshard_fast.tables import TableSet
+from refine_cases import OPTIONS as THREE_CYCLES
+from refine_cases import POOL, simulate_cost_data
 
 pytest.importorskip("torch")
 
 from neuroshard_fast.pretrain import PretrainOptions, pretrain
 
-POOL = examples.dlrm_like(2021, tables=60, batch_size=4096, max_rows=100_000, seed=3)
-OPTIONS = RefineOptions(
-    devices=4,
-    memory_bytes=2**30,
-    batch_size=4096,
-    tasks_per_cycle=20,
-    tables_per_task=(8, 12),
-    hardware="h100",
-    cycles=1,
-    rounds=2,
-)
+OPTIONS = replace(THREE_CYCLES, cycles=1, rounds=2)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("controls") / "data"
-    profile_compute(POOL, folder, samples=200, batch_size=4096, memory_bytes=2**30, hardware="h100")
-    profile_communication(folder, devices=4, samples=100, batch_size=4096, hardware="h100")
-    return folder
+    return simulate_cost_data(tmp_path_factory.mktemp("controls") / "data")
 
 
 @pytest.fixture(scope="module")
