@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from neuroshard_fast.profile.backends import TIMED_ITERATIONS, WARMUP_ITERATIONS
+from neuroshard_fast.profile.backends import WARMUP_ITERATIONS
 from neuroshard_fast.profile.timing import out_of_memory_named
 
 _WATCHED_SECONDS = 2e-4
@@ -33,9 +33,7 @@ class TorchAllToAll:
     columns for its share of the batch, [local_batch, sum(dims)]; gradients go the other way.
     """
 
-    def __init__(
-        self, device: torch.device, batch_size: int, iterations: int = TIMED_ITERATIONS
-    ) -> None:
+    def __init__(self, device: torch.device, batch_size: int, iterations: int) -> None:
         self._device = device
         self._iterations = iterations
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()

@@ -5,17 +5,23 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from neuroshard_fast.checks import one_of
 from neuroshard_fast.errors import InputError, MissingDependencyError
 from neuroshard_fast.tables import EmbeddingTable
+
+if TYPE_CHECKING:
+    from neuroshard_fast.profile.timing import TorchCompute
 
 MeasuringBackendName = Literal["fbgemm", "embedding-bag"]
 
 WARMUP_ITERATIONS = 5
 TIMED_ITERATIONS = 10
 """Iterations before and while timing; source: the published NeuroShard benchmark."""
+ALL_TO_ALLS = 5
+"""Timed all-to-alls in place of an iteration of lookups. They vary more and take less: between processes that
+share processors the median of 50 repeats to 5%, that of 10 to 15%, and a plan waits for the slowest."""
 
 
 class ComputeBackend(Protocol):
@@ -104,7 +110,7 @@ def compute_backend(
     *,
     sets: Iterable[Sequence[EmbeddingTable]] = (),
     iterations: int = TIMED_ITERATIONS,
-) -> ComputeBackend:
+) -> TorchCompute:
     """The backend of that name; ``sets`` of tables that will be measured get memory set aside."""
     if name == "embedding-bag":
         from neuroshard_fast.profile.embedding_bag import EmbeddingBagCompute

@@ -136,7 +136,7 @@ def _work(job: CommunicationJob) -> int:
             raise InputError(
                 f"{info.world_size} devices wanted, but torchrun started {dist.get_world_size()}"
             )
-        backend = TorchAllToAll(device, info.batch_size)
+        backend = TorchAllToAll(device, info.batch_size, info.iterations)
 
         def measure(sample: int) -> Measured:
             drawn = draw_all_to_all(dist.get_world_size(), info.seed, sample)

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from neuroshard_fast.profile.backends import TIMED_ITERATIONS
-from neuroshard_fast.profile.lookups import LookupCache
-from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory, out_of_memory_named
+from neuroshard_fast.profile.timing import Step, TorchCompute
 from neuroshard_fast.tables import EmbeddingTable
 
 _LEARNING_RATE = 1e-3
 
 
-class EmbeddingBagCompute:
+class EmbeddingBagCompute(TorchCompute):
     """``torch.nn.EmbeddingBag`` (``torch.nn.Embedding`` for sequences) with a sparse optimizer."""
 
     def __init__(self, batch_size: int, iterations: int = TIMED_ITERATIONS) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self.device.type == "cpu":
-            torch.set_num_threads(1)
-            keep_freed_memory()
+        super().__init__(batch_size, iterations)
         # Said so, or torch warns that it is.
         torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
-        self._lookups = LookupCache(batch_size)
-        self._timer = StepTimer(self.device, iterations)
 
-    def measure(self, tables: Sequence[EmbeddingTable]) -> float:
-        """Median milliseconds of forward, backward and update of ``tables``; 0 without tables."""
-        with out_of_memory_named():
-            return self._timer.median(self._prepare(tables)) if tables else 0.0
-
-    def _prepare(self, tables: Sequence[EmbeddingTable]) -> Callable[[], None]:
+    def prepare(self, tables: Sequence[EmbeddingTable]) -> Step:
         steps = [self._table(table) for table in tables]
 
         def step() -> None:
@@ -42,7 +31,7 @@ class EmbeddingBagCompute:
 
         return step
 
-    def _table(self, table: EmbeddingTable) -> Callable[[], None]:
+    def _table(self, table: EmbeddingTable) -> Step:
         lookups = self._lookups.of_table(table)
         index = torch.from_numpy(lookups.indices).to(self.device)
         starts = torch.from_numpy(lookups.ends).to(self.device).roll(1)
@@ -75,7 +64,7 @@ class EmbeddingBagCompute:
         return step
 
 
-def _updater(table: EmbeddingTable, weight: nn.Parameter) -> Callable[[], None]:
+def _updater(table: EmbeddingTable, weight: nn.Parameter) -> Step:
     if table.optimizer == "rowwise_adagrad":
         return _rowwise_adagrad(weight)
     optimizer: torch.optim.Optimizer
@@ -92,7 +81,7 @@ def _updater(table: EmbeddingTable, weight: nn.Parameter) -> Callable[[], None]:
     return update
 
 
-def _rowwise_adagrad(weight: nn.Parameter) -> Callable[[], None]:
+def _rowwise_adagrad(weight: nn.Parameter) -> Step:
     """torch has no such optimizer: one sum of squares a row."""
     state = torch.full((len(weight),), 0.5, device=weight.device)
 

@@ -108,15 +108,16 @@ def evaluate_problems(
 ) -> Evaluation:
     """Measure several plans for each of several table sets, with one process a device.
 
-    Every round measures each plan of a problem once: the compute of one device after the other
-    while the rest is idle, then the backward all-to-all, then the forward one with the devices starting
-    when their measured compute and backward communication let them.
+    Every round measures each plan of a problem once: the compute of one device after the other while the
+    rest is idle, in turns of a few iterations, then the backward all-to-all, then the forward one with the
+    devices starting when their measured compute and backward communication let them.
 
     problems: table sets, each with plans of it, all for as many devices and one batch size. They are
         measured at that batch size, also where their costs were predicted for another one.
     names: of all plans in turn, for errors, such as their files; by default ``plans[0]`` and so on.
     rounds: of each plan, interleaved with those of the other plans of the problem.
-    iterations: timed iterations a round, of which the median is taken.
+    iterations: timed iterations of lookups a round, of which the median is taken, and five times as many of
+        all-to-alls.
     backend: of the compute: "auto", "fbgemm" or "embedding-bag".
 
     InputError where a plan does not belong to its tables, device counts or batch sizes differ, or this
@@ -175,11 +176,9 @@ def require_measurable(
 ) -> None:
     """InputError where this machine cannot measure all of ``plans``, at least one, with that backend."""
     check_tables(name, (table for plan in plans for tables in plan for table in tables))
-    by_device = list(zip(*plans, strict=True))
     check_host_memory(
-        sum(needed_bytes(name, sets) for sets in by_device)
-        # One device computes at a time.
-        + max(batch_bytes(tables, batch_size) for sets in by_device for tables in sets)
+        sum(needed_bytes(name, sets) for sets in zip(*plans, strict=True))
+        + max(sum(batch_bytes(tables, batch_size) for tables in plan) for plan in plans)
     )
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from neuroshard_fast.profile.backends import TIMED_ITERATIONS
 from neuroshard_fast.profile.host_memory import Arena, arena_elements, largest_arenas
-from neuroshard_fast.profile.lookups import LookupCache, join
-from neuroshard_fast.profile.timing import StepTimer, keep_freed_memory, out_of_memory_named
+from neuroshard_fast.profile.lookups import join
+from neuroshard_fast.profile.timing import Step, TorchCompute
 from neuroshard_fast.tables import EmbeddingTable
 
 # FBGEMM warns of each optional operator that its build lacks.
@@ -41,10 +41,8 @@ _ARENA_TYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _BUFFERS = {"weights": "weights", "state": "momentum1"}
 _POOLING = {"sum": PoolingMode.SUM, "mean": PoolingMode.MEAN, "none": PoolingMode.NONE}
 
-Step = Callable[[], None]
 
-
-class FbgemmCompute:
+class FbgemmCompute(TorchCompute):
     """Fused lookups of all tables of one device, one operator for each kind of table (as TorchRec).
 
     batch_size: samples of the global batch.
@@ -58,22 +56,12 @@ class FbgemmCompute:
         sets: Iterable[Sequence[EmbeddingTable]] = (),
         iterations: int = TIMED_ITERATIONS,
     ) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        super().__init__(batch_size, iterations)
         self._arenas: dict[Arena, torch.Tensor] = {}
         if self.device.type == "cpu":
-            torch.set_num_threads(1)
-            keep_freed_memory()
             self._make_room(largest_arenas(sets))
-        self._lookups = LookupCache(batch_size)
-        self._timer = StepTimer(self.device, iterations)
-
-    def measure(self, tables: Sequence[EmbeddingTable]) -> float:
-        """Median milliseconds of forward, backward and update of ``tables``; 0 without tables."""
-        with out_of_memory_named():
-            return self._timer.median(self.prepare(tables)) if tables else 0.0
 
     def prepare(self, tables: Sequence[EmbeddingTable]) -> Step:
-        """One training step of ``tables``, ready to run."""
         groups: dict[tuple[object, ...], list[EmbeddingTable]] = {}
         for table in tables:
             # Sequences of different widths do not share an operator.

@@ -6,34 +6,56 @@ import contextlib
 import ctypes
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.profile.backends import TIMED_ITERATIONS, WARMUP_ITERATIONS
+from neuroshard_fast.profile.lookups import LookupCache
+from neuroshard_fast.tables import EmbeddingTable
+
+Step = Callable[[], None]
 
 _FLUSH_BYTES = 64 * 2**20
 """Read between iterations: more than the second-level cache of A100, H100 and H200 (40 and 50 MiB). A
 last-level cache larger than that, as some server processors have, keeps what still fits beside it."""
 
 
-class StepTimer:
-    """Times steps on ``device`` with the cache flushed before each of ``iterations`` timed ones."""
+class TorchCompute(ABC):
+    """Lookups of the tables of one device, timed with the cache flushed before every step.
 
-    def __init__(self, device: torch.device, iterations: int = TIMED_ITERATIONS) -> None:
-        self.device = device
+    batch_size: samples of the global batch.
+    iterations: timed iterations of a measurement.
+    """
+
+    def __init__(self, batch_size: int, iterations: int = TIMED_ITERATIONS) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.iterations = iterations
-        self._flush = torch.ones(_FLUSH_BYTES // 4, device=device)
+        if self.device.type == "cpu":
+            torch.set_num_threads(1)
+            keep_freed_memory()
+        self._flush = torch.ones(_FLUSH_BYTES // 4, device=self.device)
+        self._lookups = LookupCache(batch_size)
 
-    def median(self, step: Callable[[], None]) -> float:
-        """Median milliseconds of ``step``, after a warm-up."""
-        for _ in range(WARMUP_ITERATIONS):
-            self.once(step)
-        return statistics.median(self.once(step) for _ in range(self.iterations))
+    @abstractmethod
+    def prepare(self, tables: Sequence[EmbeddingTable]) -> Step:
+        """Forward, backward and update of ``tables``, at least one, ready to run."""
 
-    def once(self, step: Callable[[], None]) -> float:
-        """Milliseconds of one ``step``."""
+    def measure(self, tables: Sequence[EmbeddingTable]) -> float:
+        """Median milliseconds of a step of ``tables``; 0 without tables."""
+        if not tables:
+            return 0.0
+        with out_of_memory_named():
+            step = self.prepare(tables)
+            return statistics.median(self.times(step, WARMUP_ITERATIONS, self.iterations))
+
+    def times(self, step: Step, warmup: int, iterations: int) -> list[float]:
+        """Milliseconds of each of ``iterations`` of ``step``, after ``warmup`` more."""
+        return [self._once(step) for _ in range(warmup + iterations)][warmup:]
+
+    def _once(self, step: Step) -> float:
         # Reading evicts what the last step left without leaving written lines to be stored back.
         self._flush.sum()
         if self.device.type == "cuda":
