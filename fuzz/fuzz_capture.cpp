@@ -20,6 +20,7 @@
 #include "engine/communication.hpp"
 #include "engine/interrupt.hpp"
 #include "engine/search.hpp"
+#include "engine/shards.hpp"
 #include "fuzz.hpp"
 
 // Of the address sanitizer; GCC has it, but not the header.
@@ -138,10 +139,10 @@ void plan(const Capture& capture) {
   if (!std::isfinite(found->cost)) {
     fail("a plan without a finite cost");
   }
-  for (const std::int64_t bytes : found->memory_bytes) {
-    if (bytes > problem.memory_bytes()) {
-      fail("a plan over a memory cap");
-    }
+  try {
+    check_constraints(problem, split_shards(problem, found->column_splits), found->placement);
+  } catch (const std::invalid_argument&) {
+    fail("a plan that breaks a constraint");
   }
 }
 

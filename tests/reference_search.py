@@ -39,8 +39,11 @@ class ReferenceSearch:
     bytes_per_column: list[int]
     bytes_fixed: list[int]  # in every shard of the table
     devices: int
-    cap: int
+    caps: list[int]  # of each device
     grid_steps: int
+    least_widths: list[int] | None = None
+    split_widths: list[int] | None = None
+    pinned: list[int] | None = None  # device of each table; -1: any
 
     # What has been looked at, a shard being its table and width.
     sets: set[Hashable] = field(default_factory=set)  # shards that were costed together
@@ -62,6 +65,31 @@ class ReferenceSearch:
     def output_dim(self, shard: Shard) -> int:
         return self.output_width[shard[0]] * shard[1]
 
+    def pieces(self, shard: Shard) -> int:
+        """Shards that a split makes of this one; 1 where it cannot be split."""
+        table, width = shard
+        least = self.least_widths[table] if self.least_widths else 0
+        at_once = self.split_widths[table] if self.split_widths else 0
+        if self.device_of(table) >= 0:
+            return 1
+        if at_once:
+            whole = width == self.features[table][0] and at_once >= least
+            return width // at_once if whole else 1
+        return 2 if width // 2 % 4 == 0 and width // 2 >= least else 1
+
+    def kept_whole(self, shard: Shard) -> bool:
+        """Whether it is for a constraint that the shard cannot be split."""
+        table = shard[0]
+        constrained = (
+            self.device_of(table) >= 0
+            or (self.least_widths is not None and self.least_widths[table] > 4)
+            or (self.split_widths is not None and self.split_widths[table] > 0)
+        )
+        return constrained and self.pieces(shard) == 1
+
+    def device_of(self, table: int) -> int:
+        return self.pinned[table] if self.pinned else -1
+
     def cost(self, shards: list[Shard], placement: Placement) -> int:
         compute = np.array([self.compute([shards[s] for s in device]) for device in placement])
         dims = np.array([sum(self.output_dim(shards[s]) for s in device) for device in placement])
@@ -73,15 +101,21 @@ class ReferenceSearch:
     def greedy(self, shards: list[Shard], limit: float) -> Placement | None:
         alone = [self.compute([shard]) for shard in shards]
         placement: Placement = [[] for _ in range(self.devices)]
-        costs = [0] * self.devices
+        free = []
+        for s, (table, _) in enumerate(shards):
+            if self.device_of(table) >= 0:
+                placement[self.device_of(table)].append(s)
+            else:
+                free.append(s)
+        costs = [self.compute([shards[o] for o in device]) if device else 0 for device in placement]
         placed: tuple[tuple[Shard, int], ...] = ()
-        for s in sorted(range(len(shards)), key=lambda s: alone[s])[::-1]:
+        for s in sorted(free, key=lambda s: alone[s])[::-1]:
             sizes = [sum(self.size(shards[o]) for o in device) for device in placement]
             dims = [sum(self.output_dim(shards[o]) for o in device) for device in placement]
             open_devices = [
                 device
                 for device in range(self.devices)
-                if sizes[device] + self.size(shards[s]) <= self.cap
+                if sizes[device] + self.size(shards[s]) <= self.caps[device]
                 and dims[device] + self.output_dim(shards[s]) <= limit
             ]
             self.placements.add((placed, shards[s]))
@@ -118,15 +152,17 @@ class ReferenceSearch:
         for _ in range(max_length):
             scored: list[tuple[float, list[int], list[Shard]]] = []
             for splits, shards in beam:
-                indices = range(len(shards))
+                indices = [s for s in range(len(shards)) if not self.kept_whole(shards[s])]
                 largest = sorted(indices, key=lambda s: -self.size(shards[s]))[:n]
                 dearest = sorted(indices, key=lambda s: -self.compute([shards[s]]))[:n]
                 for s in sorted({*largest, *dearest}):
                     table, width = shards[s]
-                    if width // 2 % 4:
+                    pieces = self.pieces(shards[s])
+                    if pieces == 1:
                         continue
-                    child = [*shards, (table, width // 2)]
-                    child[s] = (table, width // 2)
+                    piece = (table, width // pieces)
+                    child = [*shards, *[piece] * (pieces - 1)]
+                    child[s] = piece
                     cost, placement = self.table_wise(child)
                     scored.append((cost, [*splits, s], child))
                     if cost < best[0]:

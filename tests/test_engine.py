@@ -328,7 +328,7 @@ def test_search_result_evaluates_to_itself_bit_for_bit() -> None:
         assert again.cost == result.cost
         totals = np.sum([result.compute, result.forward, result.backward], axis=0)
         assert result.cost == pytest.approx(max(totals), rel=1e-12)
-        assert max(result.memory_bytes) <= task.problem.memory_bytes
+        assert max(result.memory_bytes) <= min(task.problem.memory_bytes)
 
 
 def test_a_finer_grid_is_at_least_as_good() -> None:
@@ -718,7 +718,7 @@ def test_random_placement_is_seeded_and_feasible() -> None:
         assert placement is not None
         assert sorted(table for device in placement for table in device) == list(range(40))
         for device in placement:
-            assert sum(int(bytes_per_column[t]) * 16 for t in device) <= problem.memory_bytes
+            assert sum(int(bytes_per_column[t]) * 16 for t in device) <= min(problem.memory_bytes)
     assert placements[3] == _core.random_placement(problem, 3)
     assert len({str(placement) for placement in placements}) == 10
 
@@ -805,3 +805,129 @@ def test_features_follow_the_width_of_a_shard() -> None:
     assert _core.single_table_compute(networks, problem).tolist() == [whole]
     plan = _core.evaluate(networks, problem, [0], [[0], [1]])
     assert plan.compute == [half, half]
+
+
+def constrained(**constraints: Any) -> _core.Problem:
+    """Four tables of 16 columns of 10 bytes each on two devices."""
+    return _core.Problem(**problem_arguments(tables=4, **constraints))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        ({"memory_bytes": [1000]}, "memory_bytes must have one entry for each of the 2 devices"),
+        ({"memory_bytes": [1000, -1]}, "memory_bytes must lie between"),
+        ({"memory_bytes": [1000, 2.5]}, "memory_bytes"),
+        ({"memory_bytes": "much"}, "memory_bytes"),
+        ({"devices": 0, "memory_bytes": []}, "devices must lie between"),
+        ({"devices": 2**40}, "devices must lie between"),
+        ({"least_widths": [4, 4]}, "least_widths must have one entry for each of the 4 tables"),
+        ({"least_widths": [4, 4, 4, -4]}, r"least_widths\[3\] must lie between"),
+        ({"split_widths": [0, 12, 0, 0]}, r"split_widths\[1\] must be 0, or a multiple of 4"),
+        ({"split_widths": [0, 2, 0, 0]}, r"split_widths\[1\] must be 0, or a multiple of 4"),
+        ({"pinned": [0, 1, 2, 0]}, r"pinned\[2\] must lie between -1 and 1"),
+        ({"pinned": [-2, 1, 0, 0]}, r"pinned\[0\] must lie between -1 and 1"),
+        (
+            {"pinned": [1, 1, 1, -1], "memory_bytes": [1000, 479]},
+            r"pinned\[2\]: device 1 has 479 bytes, less than the tables pinned to it take",
+        ),
+    ],
+)
+def test_unusable_constraints_are_refused(constraints: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        constrained(**constraints)
+
+
+def test_a_split_that_would_make_millions_of_shards_is_refused() -> None:
+    dims = np.full(4, 2**30)
+    with pytest.raises(ValueError, match=r"split_widths\[0\] must make no more than 65536 shards"):
+        constrained(dims=dims, bytes_per_column=[0] * 4, split_widths=[4, 0, 0, 0])
+
+
+def test_splits_keep_constraints() -> None:
+    problem = constrained(
+        dims=[16, 16, 16, 16],
+        least_widths=[8, 0, 0, 0],
+        split_widths=[0, 4, 0, 0],
+        pinned=[-1, -1, 1, -1],
+    )
+    halves = _core.split_shards(problem, [0])
+    assert halves == [(0, 0, 8), (1, 0, 16), (2, 0, 16), (3, 0, 16), (0, 8, 8)]
+    at_once = _core.split_shards(problem, [1])
+    assert at_once[1] == (1, 0, 4)
+    assert at_once[4:] == [(1, 4, 4), (1, 8, 4), (1, 12, 4)]
+    for splits in ([0, 0], [1, 1], [2]):
+        with pytest.raises(ValueError, match="must not be split"):
+            _core.split_shards(problem, splits)
+
+
+def test_baselines_keep_pins_and_caps() -> None:
+    problem = constrained(memory_bytes=[330, 330], pinned=[-1, 1, -1, 1])
+    assert _core.greedy_baseline(problem, [1.0, 9.0, 5.0, 9.0]) == [[2, 0], [1, 3]]
+    for seed in range(5):
+        placement = _core.random_placement(problem, seed)
+        assert placement is not None
+        assert placement[1] == [1, 3]
+    uneven = constrained(memory_bytes=[0, 640])
+    assert _core.greedy_baseline(uneven, [1.0, 2.0, 3.0, 4.0]) == [[], [3, 2, 1, 0]]
+
+
+def test_shards_of_any_width_cost_what_the_same_splits_do() -> None:
+    for task in ALL_TASKS[:10]:
+        plan = _core.search(golden_networks(), task.problem, **task.search)
+        assert plan is not None
+        pieces = _core.split_shards(task.problem, plan.column_splits)
+        shards = [[(pieces[s][0], pieces[s][2]) for s in device] for device in plan.placement]
+        again = _core.evaluate_shards(golden_networks(), task.problem, shards)
+        assert (again.cost, again.compute, again.memory_bytes) == (
+            plan.cost,
+            plan.compute,
+            plan.memory_bytes,
+        )
+        assert (again.forward, again.backward, again.dim_sums) == (
+            plan.forward,
+            plan.backward,
+            plan.dim_sums,
+        )
+
+
+@pytest.mark.parametrize(
+    ("shards", "message"),
+    [
+        ([[(0, 16), (1, 16), (2, 16), (3, 16)]], "one list for each of the 2 devices"),
+        ([[(0, 16), (1, 16), (2, 16)], []], "16 columns of table 3 are on no device"),
+        ([[(0, 16), (1, 16), (2, 16)], [(3, 16), (0, 4)]], "shards of table 0 have more columns"),
+        ([[(0, 16), (1, 16), (2, 16)], [(4, 16)]], "table 4 does not exist"),
+        ([[(0, 16), (1, 16), (2, 16)], [(-1, 16)]], "table -1 does not exist"),
+        ([[(0, 16), (1, 16), (2, 16)], [(3, 10), (3, 6)]], "must be a positive multiple of 4"),
+        ([[(0, 16), (1, 16), (2, 16), (2, -4)], [(3, 16)]], "must be a positive multiple of 4"),
+    ],
+)
+def test_shards_that_are_no_plan_are_refused(
+    shards: list[list[tuple[int, int]]], message: str
+) -> None:
+    networks = golden_networks()
+    problem = _core.Problem(
+        **problem_arguments(tables=4, features=np.zeros((4, networks.features)))
+    )
+    with pytest.raises(ValueError, match=message):
+        _core.evaluate_shards(networks, problem, shards)
+
+
+def test_joined_shards_are_a_wider_shard() -> None:
+    networks = golden_networks()
+    random = np.random.default_rng(0)
+    features = random.random((2, networks.features), np.float32)
+    problem = _core.Problem(
+        **problem_arguments(
+            tables=2,
+            features=features,
+            dims=[64, 16],
+            bytes_per_column=[10, 10],
+            bytes_fixed=[7, 0],
+        )
+    )
+    plan = _core.evaluate_shards(networks, problem, [[(0, 48), (1, 16)], [(0, 16)]])
+    assert plan.memory_bytes == [10 * 48 + 7 + 160, 10 * 16 + 7]
+    assert plan.dim_sums == [64.0, 16.0]
+    assert (plan.column_splits, plan.placement) == ([], [])

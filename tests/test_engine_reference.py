@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -33,7 +34,10 @@ def engine_arguments(reference: ReferenceSearch) -> tuple[_core.CostNetworks, _c
         bytes_per_column=np.array(reference.bytes_per_column),
         bytes_fixed=np.array(reference.bytes_fixed),
         devices=reference.devices,
-        memory_bytes=reference.cap,
+        memory_bytes=reference.caps,
+        least_widths=reference.least_widths,
+        split_widths=reference.split_widths,
+        pinned=reference.pinned,
     )
     return networks, problem
 
@@ -62,7 +66,7 @@ def random_case(seed: int) -> tuple[ReferenceSearch, dict[str, int]]:
         bytes_per_column=bytes_per_column.tolist(),
         bytes_fixed=bytes_fixed.tolist(),
         devices=devices,
-        cap=cap,
+        caps=[cap] * devices,
         grid_steps=int(random.choice([1, 2, 5, 11])),
     )
     options = {
@@ -74,9 +78,36 @@ def random_case(seed: int) -> tuple[ReferenceSearch, dict[str, int]]:
     return reference, options
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_engine_gives_the_plan_of_the_written_out_method(seed: int) -> None:
+def constrained_case(seed: int) -> tuple[ReferenceSearch, dict[str, int]]:
+    """The same with caps that differ, and some of the other constraints."""
     reference, options = random_case(seed)
+    random = np.random.default_rng(1000 + seed)
+    tables = len(reference.features)
+    cap = reference.caps[0]
+    reference.caps = random.integers(cap // 2, 2 * cap, reference.devices).tolist()
+    dims = reference.features[:, 0]
+    if random.random() < 0.5:
+        reference.least_widths = random.choice([0, 4, 8, 12, 16], tables).tolist()
+    if random.random() < 0.5:
+        divisors = dims // 2 ** random.integers(0, 3, tables)
+        reference.split_widths = np.where(divisors % 4 == 0, divisors, 0).tolist()
+    if random.random() < 0.7:
+        pinned = np.where(
+            random.random(tables) < 0.3, random.integers(0, reference.devices, tables), -1
+        )
+        for table, device in enumerate(pinned.tolist()):
+            if device >= 0:
+                reference.caps[device] += reference.size((table, int(dims[table])))
+        reference.pinned = pinned.tolist()
+    return reference, options
+
+
+@pytest.mark.parametrize("case", [random_case, constrained_case])
+@pytest.mark.parametrize("seed", range(40))
+def test_engine_gives_the_plan_of_the_written_out_method(
+    seed: int, case: Callable[[int], tuple[ReferenceSearch, dict[str, int]]]
+) -> None:
+    reference, options = case(seed)
     cost, splits, placement = reference.search(
         options["beam_width"], options["candidates"], options["max_splits"]
     )

@@ -121,7 +121,7 @@ def test_random_problems(layers: int, devices: int) -> None:
         plan = plan_of_all(networks, problem, **options)
         if plan is not None:
             found += 1
-            assert max(plan.memory_bytes) <= problem.memory_bytes
+            assert max(plan.memory_bytes) <= min(problem.memory_bytes)
             again = _core.evaluate(networks, problem, plan.column_splits, plan.placement)
             assert everything(again) == everything(plan)
     assert found > 0
@@ -150,7 +150,7 @@ def case(
         "bytes_per_column": bytes_per_column or [1] * tables,
         "bytes_fixed": bytes_fixed or [0] * tables,
         "devices": devices,
-        "cap": cap,
+        "caps": [cap] * devices,
         "grid_steps": 11,
     }
     return ReferenceSearch(**(arguments | changes))
@@ -271,6 +271,20 @@ def test_many_limits_that_give_different_passes(grid_steps: int, seed: int) -> N
     splits = int(grid_steps == 64)  # the reference takes seconds for more
     plan = compare_with_reference(reference, beam_width=1, candidates=1, max_splits=splits)
     assert plan is not None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_limits_with_pinned_tables_and_caps_that_differ(seed: int) -> None:
+    """What is pinned stays under every limit, also on devices beyond the limit."""
+    reference = case_of_many_limits(64, seed)
+    devices = reference.devices
+    reference.pinned = [
+        table % devices if table < devices + 1 else -1 for table in range(len(reference.features))
+    ]
+    if seed % 2:  # a device that nothing is pinned to
+        reference.pinned = [-1 if device == 1 else device for device in reference.pinned]
+    reference.caps = [cap * (2 + device) // 2 for device, cap in enumerate(reference.caps)]
+    assert compare_with_reference(reference, beam_width=1, candidates=2, max_splits=1) is not None
 
 
 @pytest.mark.parametrize("seed", [281, 351, 927])

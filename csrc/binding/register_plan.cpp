@@ -14,6 +14,24 @@ namespace py = pybind11;
 
 namespace neuroshard::binding {
 
+namespace {
+
+using TableAndWidth = std::pair<int, std::int64_t>;
+
+Plan evaluate_pairs(const CostNetworks& networks, const Problem& problem,
+                    const std::vector<std::vector<TableAndWidth>>& shards) {
+  std::vector<std::vector<TableColumns>> devices(shards.size());
+  for (std::size_t device = 0; device < shards.size(); ++device) {
+    for (const auto& [table, width] : shards[device]) {
+      devices[device].push_back({.table = table, .width = width});
+    }
+  }
+  return interruptible(
+      [&](Interrupt& interrupt) { return evaluate_shards(networks, problem, devices, interrupt); });
+}
+
+}  // namespace
+
 void register_plan(py::module_& module) {
   py::class_<Plan>(module, "Plan")
       .def_readonly("cost", &Plan::cost)
@@ -35,6 +53,9 @@ void register_plan(py::module_& module) {
         });
       },
       py::arg("networks"), py::arg("problem"), py::arg("column_splits"), py::arg("placement"));
+
+  module.def("evaluate_shards", &evaluate_pairs, py::arg("networks"), py::arg("problem"),
+             py::arg("shards"));
 }
 
 }  // namespace neuroshard::binding

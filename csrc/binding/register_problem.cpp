@@ -1,7 +1,9 @@
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -17,11 +19,35 @@ namespace neuroshard::binding {
 
 namespace {
 
+/// One cap for all devices, or one for each.
+std::vector<std::int64_t> memory_caps(const py::object& memory_bytes, std::int64_t devices) {
+  constexpr std::int64_t kMaxDevices = std::int64_t{1} << 16;
+  if (devices < 1 || devices > kMaxDevices) {
+    throw py::value_error("devices must lie between 1 and 65536, got " + std::to_string(devices));
+  }
+  if (PyIndex_Check(memory_bytes.ptr()) != 0 && !py::isinstance<py::array>(memory_bytes)) {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(devices),
+                                     memory_bytes.cast<std::int64_t>());
+  }
+  std::vector<std::int64_t> caps = integer_array(memory_bytes, "memory_bytes", 1).values;
+  if (!std::cmp_equal(caps.size(), devices)) {
+    throw py::value_error("memory_bytes must have one entry for each of the " +
+                          std::to_string(devices) + " devices, it has " +
+                          std::to_string(caps.size()));
+  }
+  return caps;
+}
+
+std::vector<std::int64_t> of_tables(const py::object& values, const char* name) {
+  return values.is_none() ? std::vector<std::int64_t>() : integer_array(values, name, 1).values;
+}
+
 Problem make_problem(const py::object& features, const py::object& features_per_column,
                      const py::object& features_per_doubling, const py::object& dims,
                      const py::object& output_width, const py::object& bytes_per_column,
                      const py::object& bytes_fixed, std::int64_t devices,
-                     std::int64_t memory_bytes) {
+                     const py::object& memory_bytes, const py::object& least_widths,
+                     const py::object& split_widths, const py::object& pinned) {
   Array<float> feature_array = float_array(features, "features", 2);
   Problem::Tables tables{
       .features = std::move(feature_array.values),
@@ -35,7 +61,10 @@ Problem make_problem(const py::object& features, const py::object& features_per_
   if (feature_array.shape[0] != tables.widths.size()) {
     throw py::value_error("features must have one row for each entry of dims");
   }
-  return Problem(std::move(tables), devices, memory_bytes);
+  return Problem(std::move(tables), {.memory_bytes = memory_caps(memory_bytes, devices),
+                                     .least_widths = of_tables(least_widths, "least_widths"),
+                                     .split_widths = of_tables(split_widths, "split_widths"),
+                                     .pinned = of_tables(pinned, "pinned")});
 }
 
 std::vector<std::tuple<int, std::int64_t, std::int64_t>> shard_tuples(
@@ -54,10 +83,13 @@ void register_problem(py::module_& module) {
       .def(py::init(&make_problem), py::arg("features"), py::arg("features_per_column"),
            py::arg("features_per_doubling"), py::arg("dims"), py::arg("output_width"),
            py::arg("bytes_per_column"), py::arg("bytes_fixed"), py::arg("devices"),
-           py::arg("memory_bytes"))
+           py::arg("memory_bytes"), py::kw_only(), py::arg("least_widths") = py::none(),
+           py::arg("split_widths") = py::none(), py::arg("pinned") = py::none())
       .def_property_readonly("tables", &Problem::tables)
       .def_property_readonly("devices", &Problem::devices)
-      .def_property_readonly("memory_bytes", &Problem::memory_bytes);
+      .def_property_readonly("memory_bytes", [](const Problem& problem) {
+        return problem.constraints().memory_bytes;
+      });
 
   module.def("split_shards", &shard_tuples, py::arg("problem"), py::arg("column_splits"),
              py::call_guard<py::gil_scoped_release>());

@@ -6,7 +6,10 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "shards.hpp"
 
 namespace neuroshard {
 
@@ -18,11 +21,50 @@ std::int64_t table_bytes(const Problem& problem, int table) {
   return problem.shard_bytes(table, problem.table_width(table));
 }
 
-std::vector<int> all_tables(const Problem& problem) {
-  std::vector<int> tables(static_cast<std::size_t>(problem.tables()));
-  std::iota(tables.begin(), tables.end(), 0);
+/// Those that are not pinned.
+std::vector<int> free_tables(const Problem& problem) {
+  std::vector<int> tables;
+  for (int table = 0; table < problem.tables(); ++table) {
+    if (problem.pinned(table) == Problem::kAnyDevice) {
+      tables.push_back(table);
+    }
+  }
   return tables;
 }
+
+/// What devices hold, pinned tables at first.
+class Loads {
+ public:
+  explicit Loads(const Problem& problem)
+      : problem_(problem), placement_(pinned_placement(problem)) {
+    for (const std::vector<std::int64_t>& tables : placement_) {
+      std::int64_t bytes = 0;
+      for (const std::int64_t table : tables) {
+        bytes += table_bytes(problem, static_cast<int>(table));
+      }
+      memory_.push_back(bytes);
+    }
+  }
+
+  std::int64_t memory(std::size_t device) const { return memory_[device]; }  // bytes
+
+  bool fits(int table, std::size_t device) const {
+    return memory_[device] + table_bytes(problem_, table) <=
+           problem_.memory_bytes(static_cast<int>(device));
+  }
+
+  void put(int table, std::size_t device) {
+    memory_[device] += table_bytes(problem_, table);
+    placement_[device].push_back(table);
+  }
+
+  const Placement& placement() const { return placement_; }
+
+ private:
+  const Problem& problem_;
+  Placement placement_;
+  std::vector<std::int64_t> memory_;
+};
 
 /// Random numbers that are the same with every standard library, which std's distributions are not.
 class Random {
@@ -46,46 +88,39 @@ class Random {
 std::optional<Placement> place_randomly(const Problem& problem, const std::vector<int>& order,
                                         Random& random, Interrupt& interrupt) {
   const auto devices = static_cast<std::size_t>(problem.devices());
-  Placement placement(devices);
-  std::vector<std::int64_t> memory(devices, 0);
+  Loads loads(problem);
   std::vector<std::size_t> open;
   for (const int table : order) {
     interrupt.check();
-    const std::int64_t bytes = table_bytes(problem, table);
     open.clear();
     for (std::size_t device = 0; device < devices; ++device) {
-      if (memory[device] + bytes <= problem.memory_bytes()) {
+      if (loads.fits(table, device)) {
         open.push_back(device);
       }
     }
     if (open.empty()) {
       return std::nullopt;
     }
-    const std::size_t device = open[random.below(open.size())];
-    memory[device] += bytes;
-    placement[device].push_back(table);
+    loads.put(table, open[random.below(open.size())]);
   }
-  return placement;
+  return loads.placement();
 }
 
 /// Puts each table, in this order, on the first device in `devices` where it fits.
 std::optional<Placement> place_first_fit(const Problem& problem, const std::vector<int>& order,
                                          const std::vector<int>& devices, Interrupt& interrupt) {
-  Placement placement(devices.size());
-  std::vector<std::int64_t> memory(devices.size(), 0);
+  Loads loads(problem);
   for (const int table : order) {
     interrupt.check();
-    const std::int64_t bytes = table_bytes(problem, table);
     const auto device = std::find_if(devices.begin(), devices.end(), [&](int candidate) {
-      return memory[static_cast<std::size_t>(candidate)] + bytes <= problem.memory_bytes();
+      return loads.fits(table, static_cast<std::size_t>(candidate));
     });
     if (device == devices.end()) {
       return std::nullopt;
     }
-    memory[static_cast<std::size_t>(*device)] += bytes;
-    placement[static_cast<std::size_t>(*device)].push_back(table);
+    loads.put(table, static_cast<std::size_t>(*device));
   }
-  return placement;
+  return loads.placement();
 }
 
 }  // namespace
@@ -100,7 +135,7 @@ Placement greedy_baseline(const Problem& problem, std::span<const double> key,
   if (!std::all_of(key.begin(), key.end(), [](double value) { return std::isfinite(value); })) {
     throw std::invalid_argument("key must hold finite numbers");
   }
-  std::vector<int> order = all_tables(problem);
+  std::vector<int> order = free_tables(problem);
   std::sort(order.begin(), order.end(), [&](int a, int b) {
     const double key_a = key[static_cast<std::size_t>(a)];
     const double key_b = key[static_cast<std::size_t>(b)];
@@ -112,40 +147,35 @@ Placement greedy_baseline(const Problem& problem, std::span<const double> key,
     return bytes_a != bytes_b ? bytes_a > bytes_b : a > b;
   });
 
-  struct Device {
-    double sum = 0.0;
-    std::int64_t memory = 0;  // bytes
-  };
-  std::vector<Device> devices(static_cast<std::size_t>(problem.devices()));
-  Placement placement(devices.size());
+  Loads loads(problem);
+  const auto devices = static_cast<std::size_t>(problem.devices());
+  std::vector<double> sums(devices, 0.0);  // of keys
+  for (std::size_t device = 0; device < devices; ++device) {
+    for (const std::int64_t table : loads.placement()[device]) {
+      sums[device] += key[static_cast<std::size_t>(table)];
+    }
+  }
   for (const int table : order) {
     interrupt.check();
-    const std::int64_t bytes = table_bytes(problem, table);
-    std::size_t chosen = devices.size();
-    for (std::size_t device = 0; device < devices.size(); ++device) {
-      const Device& candidate = devices[device];
-      if (candidate.memory + bytes > problem.memory_bytes()) {
-        continue;
-      }
-      if (chosen == devices.size() || candidate.sum < devices[chosen].sum ||
-          (candidate.sum == devices[chosen].sum && candidate.memory < devices[chosen].memory)) {
+    std::size_t chosen = devices;
+    for (std::size_t device = 0; device < devices; ++device) {
+      if (loads.fits(table, device) &&
+          (chosen == devices || sums[device] < sums[chosen] ||
+           (sums[device] == sums[chosen] && loads.memory(device) < loads.memory(chosen)))) {
         chosen = device;
       }
     }
-    if (chosen == devices.size()) {
-      chosen = devices.size() - 1;
-    }
-    devices[chosen].sum += key[static_cast<std::size_t>(table)];
-    devices[chosen].memory += bytes;
-    placement[chosen].push_back(table);
+    chosen = std::min(chosen, devices - 1);
+    sums[chosen] += key[static_cast<std::size_t>(table)];
+    loads.put(table, chosen);
   }
-  return placement;
+  return loads.placement();
 }
 
 std::optional<Placement> random_placement(const Problem& problem, std::uint64_t seed,
                                           Interrupt& interrupt) {
   Random random(seed);
-  std::vector<int> order = all_tables(problem);
+  std::vector<int> order = free_tables(problem);
   for (int attempt = 0; attempt < kRandomTries; ++attempt) {
     random.shuffle(order);
     if (auto placement = place_randomly(problem, order, random, interrupt)) {

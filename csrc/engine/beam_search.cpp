@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "plan_cost.hpp"
+#include "shards.hpp"
 #include "spread.hpp"
 
 namespace neuroshard {
@@ -23,16 +24,17 @@ bool goes_before(float cost_a, int a, float cost_b, int b) {
   return cost_a != cost_b ? cost_a > cost_b : a > b;
 }
 
-/// Indices into `shards` in the order in which a greedy pass takes them.
-std::vector<int> placement_order(const ShardCatalog& catalog,
-                                 std::span<const ShardCatalog::Kind> shards) {
-  std::vector<int> order(shards.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto cost = [&](int index) {
-    return catalog.single_cost(shards[static_cast<std::size_t>(index)]);
-  };
-  std::sort(order.begin(), order.end(),
-            [&](int a, int b) { return goes_before(cost(a), a, cost(b), b); });
+/// The tables that are not pinned, in the order in which a greedy pass takes them.
+std::vector<int> placement_order(const ShardCatalog& catalog, const Problem& problem) {
+  std::vector<int> order;
+  for (int table = 0; table < problem.tables(); ++table) {
+    if (problem.pinned(table) == Problem::kAnyDevice) {
+      order.push_back(table);
+    }
+  }
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    return goes_before(catalog.single_cost(a), a, catalog.single_cost(b), b);
+  });
   return order;
 }
 
@@ -53,14 +55,17 @@ std::optional<Plan> BeamSearch::run() {
   Sequence best;
   best.shards.resize(static_cast<std::size_t>(problem_.tables()));
   std::iota(best.shards.begin(), best.shards.end(), 0);
-  best.order = placement_order(catalog_, best.shards);
+  best.order = placement_order(catalog_, problem_);
   best.ordered_shards = best.order;  // the kind of a table is its index
   best.result = run_grid_searches(std::vector<GridSearch::Shards>{best.ordered_shards}).front();
 
   std::vector<Sequence> beam = {best};
   for (int round = 0; round < options_.max_splits && !beam.empty(); ++round) {
     std::vector<Extension> extensions = extend(beam);
-    const std::size_t chunk = 1 + kMaxOrdered / best.shards.size();
+    const std::size_t most_shards =
+        best.shards.size() +
+        static_cast<std::size_t>(problem_.most_added()) * static_cast<std::size_t>(round + 1);
+    const std::size_t chunk = 1 + kMaxOrdered / most_shards;
     for (std::size_t first = 0; first < extensions.size(); first += chunk) {
       score(std::span(extensions).subspan(first, std::min(chunk, extensions.size() - first)));
     }
@@ -79,25 +84,29 @@ std::optional<Plan> BeamSearch::run() {
 
 std::vector<BeamSearch::Extension> BeamSearch::extend(const std::vector<Sequence>& beam) {
   std::vector<Extension> extensions;
-  std::vector<Kind> to_halve;
+  std::vector<Kind> to_split;
   for (const Sequence& parent : beam) {
     interrupt_.check();
     for (const int shard : split_candidates(parent.shards)) {
       const Kind kind = parent.shards[static_cast<std::size_t>(shard)];
-      if (catalog_.can_split(kind)) {
-        to_halve.push_back(kind);
+      if (catalog_.pieces(kind) > 1) {
+        to_split.push_back(kind);
         extensions.push_back({&parent, shard, {}});
       }
     }
   }
-  catalog_.add_halves(to_halve);
+  catalog_.add_pieces(to_split);
   return extensions;
 }
 
 std::vector<int> BeamSearch::split_candidates(const std::vector<Kind>& shards) const {
-  std::vector<int> indices(shards.size());
-  std::iota(indices.begin(), indices.end(), 0);
-  const std::size_t count = std::min(static_cast<std::size_t>(options_.candidates), shards.size());
+  std::vector<int> indices;
+  for (std::size_t index = 0; index < shards.size(); ++index) {
+    if (!catalog_.kept_whole(shards[index])) {
+      indices.push_back(static_cast<int>(index));
+    }
+  }
+  const std::size_t count = std::min(static_cast<std::size_t>(options_.candidates), indices.size());
   std::vector<int> candidates;
   // The `count` shards of largest value; among equals the lower index goes first.
   const auto add_largest = [&](auto value) {
@@ -121,9 +130,9 @@ BeamSearch::Places BeamSearch::places(const Extension& extension) const {
   const Sequence& parent = *extension.parent;
   const std::vector<int>& order = parent.order;
   const Kind split = parent.shards[static_cast<std::size_t>(extension.shard)];
-  const float cost = catalog_.single_cost(catalog_.half(split));
-  const auto place = [&](int half) {
-    const auto found = std::lower_bound(order.begin(), order.end(), half, [&](int a, int b) {
+  const float cost = catalog_.single_cost(catalog_.piece(split));
+  const auto place = [&](int piece) {
+    const auto found = std::lower_bound(order.begin(), order.end(), piece, [&](int a, int b) {
       const Kind kind = parent.shards[static_cast<std::size_t>(a)];
       return goes_before(catalog_.single_cost(kind), a, cost, b);
     });
@@ -135,10 +144,17 @@ BeamSearch::Places BeamSearch::places(const Extension& extension) const {
           .in_place = place(extension.shard)};
 }
 
-/// Replaces a shard, in a list ordered as the greedy pass takes shards, by its halves.
-template <typename T>
-void BeamSearch::put_halves(std::span<const T> ordered, const Places& places, T appended,
-                            T in_place, std::span<T> result) {
+/// Shards that the split adds.
+std::size_t BeamSearch::added(const Extension& extension) const {
+  const Kind split = extension.parent->shards[static_cast<std::size_t>(extension.shard)];
+  return static_cast<std::size_t>(catalog_.pieces(split)) - 1;
+}
+
+/// Replaces a shard, in a list ordered as the greedy pass takes shards, by its pieces:
+/// `appended(i)` are those that the split adds, as they are numbered.
+template <typename T, typename Appended>
+void BeamSearch::put_pieces(std::span<const T> ordered, const Places& places, T in_place,
+                            std::size_t added, Appended appended, std::span<T> result) {
   auto next = result.begin();
   const auto copy = [&](std::size_t first, std::size_t last) {
     next = std::ranges::copy(ordered.subspan(first, last - first), next).out;
@@ -152,7 +168,9 @@ void BeamSearch::put_halves(std::span<const T> ordered, const Places& places, T 
     }
   };
   copy_but_split(0, places.appended);
-  *next++ = appended;
+  for (std::size_t i = added; i-- > 0;) {
+    *next++ = appended(i);
+  }
   copy_but_split(places.appended, places.in_place);
   *next++ = in_place;
   copy_but_split(places.in_place, ordered.size());
@@ -161,18 +179,22 @@ void BeamSearch::put_halves(std::span<const T> ordered, const Places& places, T 
 BeamSearch::Sequence BeamSearch::apply(const Extension& extension) const {
   const Sequence& parent = *extension.parent;
   const auto shard = static_cast<std::size_t>(extension.shard);
-  const auto appended = static_cast<int>(parent.shards.size());
-  const Kind half = catalog_.half(parent.shards[shard]);
+  const Kind piece = catalog_.piece(parent.shards[shard]);
+  const std::size_t more = added(extension);
   Sequence sequence = parent;
   sequence.splits.push_back(extension.shard);
-  sequence.shards[shard] = half;
-  sequence.shards.push_back(half);
-  sequence.order.resize(sequence.shards.size());
-  const Places halves = places(extension);
-  put_halves(std::span(parent.order), halves, appended, extension.shard, std::span(sequence.order));
-  sequence.ordered_shards.resize(sequence.shards.size());
-  put_halves(std::span(parent.ordered_shards), halves, half, half,
-             std::span(sequence.ordered_shards));
+  sequence.shards[shard] = piece;
+  sequence.shards.resize(parent.shards.size() + more, piece);
+  const Places pieces = places(extension);
+  sequence.order.resize(parent.order.size() + more);
+  put_pieces(
+      std::span(parent.order), pieces, extension.shard, more,
+      [&](std::size_t i) { return static_cast<int>(parent.shards.size() + i); },
+      std::span(sequence.order));
+  sequence.ordered_shards.resize(sequence.order.size());
+  put_pieces(
+      std::span(parent.ordered_shards), pieces, piece, more,
+      [piece](std::size_t /*i*/) { return piece; }, std::span(sequence.ordered_shards));
   sequence.fingerprint = fingerprint(extension);
   sequence.result = extension.result;
   return sequence;
@@ -182,21 +204,30 @@ std::uint64_t BeamSearch::fingerprint(const Extension& extension) const {
   const auto number = [](Kind kind) { return static_cast<std::uint64_t>(kind); };
   const Kind split = extension.parent->shards[static_cast<std::size_t>(extension.shard)];
   return extension.parent->fingerprint - spread(number(split)) +
-         2 * spread(number(catalog_.half(split)));
+         static_cast<std::uint64_t>(catalog_.pieces(split)) * spread(number(catalog_.piece(split)));
 }
 
 void BeamSearch::score(std::span<Extension> extensions) {
-  const std::size_t size = extensions.front().parent->shards.size() + 1;  // the same in all
-  std::vector<Kind> ordered_shards(extensions.size() * size);
+  const auto size = [&](const Extension& extension) {
+    return extension.parent->order.size() + added(extension);
+  };
+  std::size_t total = 0;
+  for (const Extension& extension : extensions) {
+    total += size(extension);
+  }
+  std::vector<Kind> ordered_shards(total);
+  std::size_t used = 0;
   std::unordered_map<std::uint64_t, std::size_t> task_with;  // by fingerprint
   std::vector<GridSearch::Shards> tasks;
   std::vector<std::size_t> task_of(extensions.size());
   for (std::size_t i = 0; i < extensions.size(); ++i) {
     interrupt_.check();
     const Sequence& parent = *extensions[i].parent;
-    const Kind half = catalog_.half(parent.shards[static_cast<std::size_t>(extensions[i].shard)]);
-    const std::span<Kind> shards = std::span(ordered_shards).subspan(tasks.size() * size, size);
-    put_halves(std::span(parent.ordered_shards), places(extensions[i]), half, half, shards);
+    const Kind piece = catalog_.piece(parent.shards[static_cast<std::size_t>(extensions[i].shard)]);
+    const std::span<Kind> shards = std::span(ordered_shards).subspan(used, size(extensions[i]));
+    put_pieces(
+        std::span(parent.ordered_shards), places(extensions[i]), piece, added(extensions[i]),
+        [piece](std::size_t /*i*/) { return piece; }, shards);
     // Sequences that split the same shards in another order often give the greedy pass the same
     // kinds in the same order. It cannot tell them apart, so it runs once for all of them. The
     // fingerprint only finds one to compare with: where others have the same, passes are run twice.
@@ -204,6 +235,7 @@ void BeamSearch::score(std::span<Extension> extensions) {
     if (is_new || !std::ranges::equal(tasks[entry->second], shards)) {
       task_of[i] = tasks.size();
       tasks.emplace_back(shards);
+      used += shards.size();
     } else {
       task_of[i] = entry->second;
     }
@@ -243,7 +275,7 @@ std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> ext
 Placement BeamSearch::placement(const Sequence& sequence) {
   const std::vector<int> devices =
       grid_search(0).devices(sequence.ordered_shards, sequence.result.step);
-  Placement placement(static_cast<std::size_t>(problem_.devices()));
+  Placement placement = pinned_placement(problem_);
   for (std::size_t position = 0; position < devices.size(); ++position) {
     placement[static_cast<std::size_t>(devices[position])].push_back(sequence.order[position]);
   }

@@ -34,18 +34,19 @@ class BeamSearch {
  private:
   using Kind = ShardCatalog::Kind;
 
-  /// Positions in the parent's order: of the shard to split, and before which its halves go.
+  /// Positions in the parent's order: of the shard to split, and before which its pieces go.
   struct Places {
     std::size_t split;
-    std::size_t appended;  // before `in_place`: among equals the later index goes first
-    std::size_t in_place;
+    std::size_t appended;  // of all but the first piece; among equals the later index goes first
+    std::size_t in_place;  // of the first, so not before `appended`
   };
 
   /// A split sequence and the shards that it leads to.
   struct Sequence {
     std::vector<std::int64_t> splits;
     std::vector<Kind> shards;
-    std::vector<int> order;            // indices into `shards` as a greedy pass takes them
+    // Indices into `shards` as a greedy pass takes them, which are all but pinned tables.
+    std::vector<int> order;
     std::vector<Kind> ordered_shards;  // in this order
     std::uint64_t fingerprint = 0;     // sums up what was split into what, whatever the order
     GridSearch::Result result;         // of the table-wise search
@@ -61,9 +62,10 @@ class BeamSearch {
   std::vector<Extension> extend(const std::vector<Sequence>& beam);
   std::vector<int> split_candidates(const std::vector<Kind>& shards) const;
   Places places(const Extension& extension) const;
-  template <typename T>
-  static void put_halves(std::span<const T> ordered, const Places& places, T appended, T in_place,
-                         std::span<T> result);
+  std::size_t added(const Extension& extension) const;
+  template <typename T, typename Appended>
+  static void put_pieces(std::span<const T> ordered, const Places& places, T in_place,
+                         std::size_t added, Appended appended, std::span<T> result);
   std::uint64_t fingerprint(const Extension& extension) const;
   Sequence apply(const Extension& extension) const;
   void score(std::span<Extension> extensions);

@@ -23,7 +23,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "capture files are little-endian");
 
 constexpr std::string_view kMagic = "NSCAPTUR";
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 
 /// FNV-1a: finds damage, not forgery; what is read is checked all the same.
 std::uint64_t checksum(std::string_view bytes) {
@@ -191,8 +191,11 @@ void write_problem(Writer& writer, const Problem& problem) {
   writer.list(tables.output_widths);
   writer.list(tables.bytes_per_column);
   writer.list(tables.bytes_fixed);
-  writer.number(std::int64_t{problem.devices()});
-  writer.number(problem.memory_bytes());
+  const Problem::Constraints& constraints = problem.constraints();
+  writer.list(constraints.memory_bytes);
+  writer.list(constraints.least_widths);
+  writer.list(constraints.split_widths);
+  writer.list(constraints.pinned);
 }
 
 Problem read_problem(Reader& reader) {
@@ -204,9 +207,12 @@ Problem read_problem(Reader& reader) {
   tables.output_widths = reader.list<double>();
   tables.bytes_per_column = reader.list<std::int64_t>();
   tables.bytes_fixed = reader.list<std::int64_t>();
-  const auto devices = reader.number<std::int64_t>();
-  const auto memory_bytes = reader.number<std::int64_t>();
-  return {std::move(tables), devices, memory_bytes};
+  Problem::Constraints constraints;
+  constraints.memory_bytes = reader.list<std::int64_t>();
+  constraints.least_widths = reader.list<std::int64_t>();
+  constraints.split_widths = reader.list<std::int64_t>();
+  constraints.pinned = reader.list<std::int64_t>();
+  return {std::move(tables), std::move(constraints)};
 }
 
 void write_options(Writer& writer, const SearchOptions& options) {
@@ -231,17 +237,7 @@ void check_plan(const Plan& plan, const Problem& problem) {
   try {
     const std::vector<Shard> shards = split_shards(problem, plan.column_splits);
     check_placement(plan.placement, problem.devices(), shards.size());
-    for (std::size_t device = 0; device < plan.placement.size(); ++device) {
-      std::int64_t left = problem.memory_bytes();
-      for (const std::int64_t index : plan.placement[device]) {
-        const Shard& shard = shards[static_cast<std::size_t>(index)];
-        left -= problem.shard_bytes(shard.table, shard.width);
-        if (left < 0) {
-          throw std::invalid_argument("placement[" + std::to_string(device) +
-                                      "]: its shards are larger than the memory of a device");
-        }
-      }
-    }
+    check_constraints(problem, shards, plan.placement);
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(std::string("plan does not fit the problem: ") + error.what());
   }

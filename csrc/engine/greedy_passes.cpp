@@ -4,6 +4,9 @@
 #include <limits>
 #include <utility>
 
+#include "device_compute.hpp"
+#include "shards.hpp"
+
 namespace neuroshard {
 
 namespace {
@@ -18,19 +21,47 @@ GreedyPasses::GreedyPasses(const CostNetworks& networks, const Problem& problem,
     : networks_(networks),
       catalog_(catalog),
       devices_(static_cast<std::size_t>(problem.devices())),
-      memory_bytes_(problem.memory_bytes()),
+      memory_bytes_(problem.constraints().memory_bytes),
+      most_memory_bytes_(*std::max_element(memory_bytes_.begin(), memory_bytes_.end())),
       output_dim_limits_(std::move(output_dim_limits)),
       loads_of_devices_(devices_ * kLanes),
       cost_(devices_ * kLanes),
       rounded_memory_(devices_ * kLanes),
       rounded_output_dims_(devices_ * kLanes),
       nowhere_(networks.set().sums_size()) {
-  const std::span<const float> empty = networks_.set().empty_sums();
+  make_initial_loads(problem);
   const auto tables = static_cast<std::size_t>(problem.tables());
   for (Pass& pass : passes_) {
-    pass.loads.resize(std::min(2 * devices_, tables) + 1);
-    pass.sums.resize(pass.loads.size() * empty.size());
-    std::copy(empty.begin(), empty.end(), pass.sums.begin());
+    pass.loads = initial_loads_;
+    pass.loads.resize(initial_loads_.size() + std::min(2 * devices_, tables));
+    pass.sums.resize(pass.loads.size() * nowhere_.size());
+    std::copy(initial_sums_.begin(), initial_sums_.end(), pass.sums.begin());
+  }
+}
+
+/// A load that holds nothing, and one for each device that tables are pinned to.
+void GreedyPasses::make_initial_loads(const Problem& problem) {
+  const std::span<const float> empty = networks_.set().empty_sums();
+  const Placement pinned = pinned_placement(problem);
+  initial_loads_.resize(1);
+  initial_sums_.assign(empty.begin(), empty.end());
+  initial_of_devices_.resize(devices_);
+  for (std::size_t device = 0; device < devices_; ++device) {
+    if (pinned[device].empty()) {
+      continue;
+    }
+    std::vector<ShardCatalog::Kind> kinds;  // that of a table is its index
+    Load load{.device = static_cast<std::int32_t>(device)};
+    for (const std::int64_t table : pinned[device]) {
+      kinds.push_back(static_cast<ShardCatalog::Kind>(table));
+      load.memory += catalog_.bytes(kinds.back());
+      load.output_dims += catalog_.output_dim(kinds.back());
+    }
+    const DeviceCompute compute = device_compute(networks_.set(), catalog_, kinds);
+    load.cost = compute.cost;
+    initial_of_devices_[device] = static_cast<std::uint32_t>(initial_loads_.size());
+    initial_loads_.push_back(load);
+    initial_sums_.insert(initial_sums_.end(), compute.sums.begin(), compute.sums.end());
   }
 }
 
@@ -40,7 +71,8 @@ inline void GreedyPasses::show(std::size_t lane, int device, std::uint32_t index
   const std::size_t i = at(lane, device);
   loads_of_devices_[i] = index;
   cost_[i] = load.cost;
-  rounded_memory_[i] = static_cast<float>(load.memory);
+  rounded_memory_[i] = static_cast<float>(load.memory + most_memory_bytes_ -
+                                          memory_bytes_[static_cast<std::size_t>(device)]);
   rounded_output_dims_[i] = static_cast<float>(load.output_dims);
 }
 
@@ -63,9 +95,9 @@ void GreedyPasses::reset(std::size_t lane, std::span<const ShardCatalog::Kind> s
   pass.shards = shards;
   pass.devices.resize(shards.size());
   pass.placed = 0;
-  pass.last_load = 0;
+  pass.last_load = static_cast<std::uint32_t>(initial_loads_.size() - 1);
   for (int device = 0; std::cmp_less(device, devices_); ++device) {
-    show(lane, device, 0);
+    show(lane, device, initial_of_devices_[static_cast<std::size_t>(device)]);
   }
 }
 
@@ -80,8 +112,8 @@ void GreedyPasses::copy(std::size_t from, std::size_t to) {
   pass.sums.resize(pass.loads.size() * nowhere_.size());
   std::copy_n(other.loads.begin(), pass.last_load + 1, pass.loads.begin());
   std::copy_n(other.sums.begin(), (pass.last_load + 1) * nowhere_.size(), pass.sums.begin());
-  for (std::uint32_t index = 1; index <= pass.last_load; ++index) {
-    show(to, pass.loads[index].device, index);
+  for (std::size_t index = 1; index <= pass.last_load; ++index) {
+    show(to, pass.loads[index].device, static_cast<std::uint32_t>(index));
   }
 }
 
@@ -137,7 +169,7 @@ inline void GreedyPasses::prepare(std::size_t lane) {
     pass.bytes = catalog_.bytes(kind);
     pass.output_dim = catalog_.output_dim(kind);
     contribution_[lane] = catalog_.contribution(kind);
-    rounded_memory_limit_[lane] = static_cast<float>(memory_bytes_ - pass.bytes);
+    rounded_memory_limit_[lane] = static_cast<float>(most_memory_bytes_ - pass.bytes);
     rounded_output_dim_limit_[lane] =
         static_cast<float>(pass.output_dim_limit * (1.0 + kSlack) - pass.output_dim);
   }
@@ -152,7 +184,7 @@ inline void GreedyPasses::settle(std::size_t lane) {
   int device = first_[lane];
   if (pass.running && device >= 0) {
     const Load& chosen = pass.loads[loads_of_devices_[at(lane, device)]];
-    if (!open(pass, chosen)) {
+    if (!open(pass, device, chosen)) {
       device = choose_exactly(lane, 0, static_cast<int>(devices_) - 1);
     } else if (device != last_[lane] && chosen.memory > 0) {
       device = choose_exactly(lane, device, last_[lane]);
@@ -174,10 +206,11 @@ inline void GreedyPasses::settle(std::size_t lane) {
     ++lowest_limit;
   }
   std::uint32_t after = before;
-  if (before == 0 || pass.loads[before].limit < lowest_limit) {
+  if (before < initial_loads_.size() || pass.loads[before].limit < lowest_limit) {
     after = ++pass.last_load;
     if (after == pass.loads.size()) {
-      pass.loads.resize(std::min(2 * pass.loads.size(), pass.shards.size() + 1));
+      pass.loads.resize(
+          std::min(2 * pass.loads.size(), initial_loads_.size() + pass.shards.size()));
       pass.sums.resize(pass.loads.size() * nowhere_.size());
     }
     pass.loads[after].device = device;
@@ -201,7 +234,7 @@ int GreedyPasses::choose_exactly(std::size_t lane, int first, int last) const {
   for (int device = first; device <= last; ++device) {
     const Load& load = pass.loads[loads_of_devices_[at(lane, device)]];
     if ((load.cost < best_cost || (load.cost == best_cost && load.memory < best_memory)) &&
-        open(pass, load)) {
+        open(pass, device, load)) {
       best = device;
       best_cost = load.cost;
       best_memory = load.memory;

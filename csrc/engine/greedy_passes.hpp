@@ -86,7 +86,8 @@ class GreedyPasses {
     std::size_t taken_over = 0;
     double output_dim_limit = 0.0;
     bool running = false;
-    // loads[0] is a device that holds nothing. The others are in the order in which they began, so
+    // loads[0] is a device that holds nothing; then come those of devices that tables are pinned
+    // to, which no pass changes. The others are in the order in which they began, so
     // their limits ascend. A placement that the lowest limit so far allows, on a device whose load
     // began under that same limit, changes the load in place: no pass goes back to between the two,
     // since every limit that allows the first allows the second. Any other placement begins a new
@@ -102,13 +103,14 @@ class GreedyPasses {
     double output_dim = 0.0;
   };
 
+  void make_initial_loads(const Problem& problem);
   void reset(std::size_t lane, std::span<const ShardCatalog::Kind> shards);
   void copy(std::size_t from, std::size_t to);
   void go_back(std::size_t lane, std::size_t limit);
   void prepare(std::size_t lane);
   void settle(std::size_t lane);
-  bool open(const Pass& pass, const Load& load) const {
-    return load.memory <= memory_bytes_ - pass.bytes &&
+  bool open(const Pass& pass, int device, const Load& load) const {
+    return load.memory <= memory_bytes_[static_cast<std::size_t>(device)] - pass.bytes &&
            load.output_dims + pass.output_dim <= pass.output_dim_limit;
   }
   int choose_exactly(std::size_t lane, int first, int last) const;
@@ -120,14 +122,20 @@ class GreedyPasses {
   const CostNetworks& networks_;
   const ShardCatalog& catalog_;
   const std::size_t devices_;
-  const std::int64_t memory_bytes_;              // of a device
-  const std::vector<double> output_dim_limits_;  // of a device, fp32 numbers a sample
+  const std::vector<std::int64_t> memory_bytes_;  // of each device
+  const std::int64_t most_memory_bytes_;          // of any device
+  const std::vector<double> output_dim_limits_;   // of a device, fp32 numbers a sample
   SetNetwork::Workspace workspace_;
+
+  // What every pass begins with.
+  std::vector<Load> initial_loads_;                // as in Pass
+  std::vector<float> initial_sums_;                // likewise
+  std::vector<std::uint32_t> initial_of_devices_;  // indices into these
 
   PerLane<Pass> passes_;
 
   // Of the next shard of each lane.
-  PerLane<float> rounded_memory_limit_{};  // of what a device that takes it holds already
+  PerLane<float> rounded_memory_limit_{};  // of `rounded_memory_` of a device that takes it
   PerLane<float> rounded_output_dim_limit_{};
   PerLane<std::int32_t> first_{};  // device of the lowest cost, as far as rounding tells
   PerLane<std::int32_t> last_{};
@@ -140,7 +148,7 @@ class GreedyPasses {
   // The loads of the devices now, [devices][kLanes].
   AlignedVector<std::uint32_t> loads_of_devices_;  // indices into `loads`
   AlignedVector<float> cost_;
-  AlignedVector<float> rounded_memory_;
+  AlignedVector<float> rounded_memory_;  // and what the device has less than the largest one
   AlignedVector<float> rounded_output_dims_;
 
   AlignedVector<float> nowhere_;  // zeros: sums and contribution of lanes that place nothing

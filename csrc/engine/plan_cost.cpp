@@ -4,8 +4,10 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
+#include "device_compute.hpp"
 #include "shards.hpp"
 #include "workers.hpp"
 
@@ -16,6 +18,75 @@ namespace {
 std::int64_t add_saturated(std::int64_t a, std::int64_t b) {  // neither is negative
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   return a > kMax - b ? kMax : a + b;
+}
+
+/// Costs of devices that hold shards of these kinds.
+Plan evaluate_kinds(const CostNetworks& networks, const ShardCatalog& catalog,
+                    const std::vector<std::vector<ShardCatalog::Kind>>& devices,
+                    Interrupt& interrupt) {
+  Plan plan;
+  std::vector<float> compute_lanes(devices.size() * kLanes);  // only the first lane is used
+  std::vector<float> output_dim_lanes(devices.size() * kLanes);
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    double output_dim_sum = 0.0;
+    std::int64_t bytes = 0;
+    for (const ShardCatalog::Kind kind : devices[device]) {
+      interrupt.check();
+      output_dim_sum += catalog.output_dim(kind);
+      bytes = add_saturated(bytes, catalog.bytes(kind));
+    }
+    const float compute = device_compute(networks.set(), catalog, devices[device]).cost;
+    compute_lanes[device * kLanes] = compute;
+    output_dim_lanes[device * kLanes] = static_cast<float>(output_dim_sum);
+    plan.compute.push_back(compute);
+    plan.output_dim_sums.push_back(output_dim_sum);
+    plan.memory_bytes.push_back(bytes);
+  }
+  PlanCost plan_cost(networks, static_cast<int>(devices.size()));
+  plan.cost = plan_cost.evaluate(compute_lanes.data(), output_dim_lanes.data())[0];
+  if (!std::isfinite(plan.cost)) {
+    throw std::invalid_argument("the cost networks give no finite cost for this plan");
+  }
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    plan.forward.push_back(plan_cost.forward()[device * kLanes]);
+    plan.backward.push_back(plan_cost.backward()[device * kLanes]);
+  }
+  return plan;
+}
+
+void check_columns(const Problem& problem, const std::vector<std::vector<TableColumns>>& devices) {
+  if (!std::cmp_equal(devices.size(), problem.devices())) {
+    throw std::invalid_argument("shards must have one list for each of the " +
+                                std::to_string(problem.devices()) + " devices, it has " +
+                                std::to_string(devices.size()));
+  }
+  std::vector<std::int64_t> left = problem.all_tables().widths;
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    for (const auto [table, width] : devices[device]) {
+      const auto refuse = [device](const std::string& reason) {
+        throw std::invalid_argument("shards[" + std::to_string(device) + "]: " + reason);
+      };
+      if (table < 0 || table >= problem.tables()) {
+        refuse("table " + std::to_string(table) + " does not exist, there are " +
+               std::to_string(problem.tables()));
+      }
+      if (width <= 0 || width % kColumns != 0) {
+        refuse("a width must be a positive multiple of 4, got " + std::to_string(width));
+      }
+      std::int64_t& columns = left[static_cast<std::size_t>(table)];
+      if (width > columns) {
+        refuse("the shards of table " + std::to_string(table) + " have more columns than its " +
+               std::to_string(problem.table_width(table)));
+      }
+      columns -= width;
+    }
+  }
+  for (int table = 0; table < problem.tables(); ++table) {
+    if (const std::int64_t columns = left[static_cast<std::size_t>(table)]; columns != 0) {
+      throw std::invalid_argument("shards: " + std::to_string(columns) + " columns of table " +
+                                  std::to_string(table) + " are on no device");
+    }
+  }
 }
 
 }  // namespace
@@ -74,58 +145,38 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCa
   for (const Shard& shard : shards) {
     interrupt.check();
     ShardCatalog::Kind kind = shard.table;
-    for (std::int64_t width = problem.table_width(shard.table); width > shard.width; width /= 2) {
-      catalog.add_halves({&kind, 1});
-      kind = catalog.half(kind);
+    while (catalog.width(kind) > shard.width) {
+      catalog.add_pieces({&kind, 1});
+      kind = catalog.piece(kind);
     }
     kinds.push_back(kind);
   }
-
-  Plan plan;
-  const SetNetwork& set = networks.set();
-  SetNetwork::Workspace workspace;
-  std::vector<float> compute_lanes(placement.size() * kLanes);
-  std::vector<float> output_dim_lanes(placement.size() * kLanes);
-  AlignedVector<float> sums(set.sums_size());
-  // Only the first lane is used.
-  AlignedVector<float> unused(set.sums_size());
-  PerLane<float*> sums_of;
-  sums_of.fill(unused.data());
-  sums_of[0] = sums.data();
-  PerLane<const float*> sums_before;
-  std::copy(sums_of.begin(), sums_of.end(), sums_before.begin());
+  std::vector<std::vector<ShardCatalog::Kind>> devices(placement.size());
   for (std::size_t device = 0; device < placement.size(); ++device) {
-    std::copy(set.empty_sums().begin(), set.empty_sums().end(), sums.begin());
-    PerLane<float> compute{set.empty_cost()};
-    double output_dim_sum = 0.0;
-    std::int64_t bytes = 0;
     for (const std::int64_t shard : placement[device]) {
-      interrupt.check();
-      const ShardCatalog::Kind kind = kinds[static_cast<std::size_t>(shard)];
-      PerLane<const float*> contributions;
-      contributions.fill(catalog.contribution(kind));
-      set.add(sums_before, contributions, sums_of, compute, workspace);
-      output_dim_sum += catalog.output_dim(kind);
-      bytes = add_saturated(bytes, catalog.bytes(kind));
+      devices[device].push_back(kinds[static_cast<std::size_t>(shard)]);
     }
-    compute_lanes[device * kLanes] = compute[0];
-    output_dim_lanes[device * kLanes] = static_cast<float>(output_dim_sum);
-    plan.compute.push_back(compute[0]);
-    plan.output_dim_sums.push_back(output_dim_sum);
-    plan.memory_bytes.push_back(bytes);
   }
-  PlanCost plan_cost(networks, problem.devices());
-  plan.cost = plan_cost.evaluate(compute_lanes.data(), output_dim_lanes.data())[0];
-  if (!std::isfinite(plan.cost)) {
-    throw std::invalid_argument("the cost networks give no finite cost for this plan");
-  }
-  for (std::size_t device = 0; device < placement.size(); ++device) {
-    plan.forward.push_back(plan_cost.forward()[device * kLanes]);
-    plan.backward.push_back(plan_cost.backward()[device * kLanes]);
-  }
+  Plan plan = evaluate_kinds(networks, catalog, devices, interrupt);
   plan.column_splits = std::move(column_splits);
   plan.placement = std::move(placement);
   return plan;
+}
+
+Plan evaluate_shards(const CostNetworks& networks, const Problem& problem,
+                     const std::vector<std::vector<TableColumns>>& devices, Interrupt& interrupt) {
+  check_columns(problem, devices);
+  Workers workers(1, interrupt);
+  ShardCatalog catalog(networks, problem, workers, interrupt);
+  std::vector<std::vector<ShardCatalog::Kind>> kinds(devices.size());
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    for (const auto [table, width] : devices[device]) {
+      interrupt.check();
+      kinds[device].push_back(width == problem.table_width(table) ? table
+                                                                  : catalog.add_kind(table, width));
+    }
+  }
+  return evaluate_kinds(networks, catalog, kinds, interrupt);
 }
 
 }  // namespace neuroshard

@@ -35,6 +35,12 @@ class PlanCost {
   AlignedVector<float> backward_;  // [devices][kLanes]
 };
 
+/// Some columns of a table; which ones makes no difference to any cost.
+struct TableColumns {
+  int table;
+  std::int64_t width;
+};
+
 /// Predicted costs of a plan. Throws std::invalid_argument where the splits are impossible, the
 /// placement does not hold every shard once, or no finite cost comes out; and Interrupted. Memory
 /// caps are not checked.
@@ -42,9 +48,15 @@ Plan evaluate_plan(const CostNetworks& networks, const Problem& problem,
                    std::vector<std::int64_t> column_splits, Placement placement,
                    Interrupt& interrupt);
 
-/// The same with a catalog of this problem that is there already; learns the halves it lacks.
+/// The same with a catalog of this problem that is there already; learns the pieces it lacks.
 Plan evaluate_plan(const CostNetworks& networks, const Problem& problem, ShardCatalog& catalog,
                    std::vector<std::int64_t> column_splits, Placement placement,
                    Interrupt& interrupt);
+
+/// Predicted costs where each device holds these columns, whatever splits lead to them: splits and
+/// placement of the result are empty. Throws std::invalid_argument unless every column of every
+/// table is on a device once and every width is a multiple of 4, and as evaluate_plan does.
+Plan evaluate_shards(const CostNetworks& networks, const Problem& problem,
+                     const std::vector<std::vector<TableColumns>>& devices, Interrupt& interrupt);
 
 }  // namespace neuroshard

@@ -27,11 +27,12 @@ void check_memory(const CostNetworks& networks, const Problem& problem,
   const std::size_t sums = networks.set().sums_size();
   const auto devices = static_cast<std::size_t>(problem.devices());
   const std::size_t shards =
-      static_cast<std::size_t>(problem.tables()) + static_cast<std::size_t>(options.max_splits);
+      static_cast<std::size_t>(problem.tables()) +
+      static_cast<std::size_t>(options.max_splits) * static_cast<std::size_t>(problem.most_added());
   // Passes keep the sums of the set network for every load of a device, of which a device has one
-  // for each limit at most, and room for them doubles.
+  // for each limit and one for what is pinned to it at most, and room for them doubles.
   const std::size_t loads =
-      2 * std::min(devices * static_cast<std::size_t>(options.grid_steps), shards) + 1;
+      2 * std::min(devices * (static_cast<std::size_t>(options.grid_steps) + 1), shards) + 1;
   const std::size_t passes = kLanes * static_cast<std::size_t>(options.threads);
   if (sums > kMaxSums / loads / passes) {
     throw std::invalid_argument("set: a first layer of " + std::to_string(sums) +

@@ -34,14 +34,25 @@ ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem,
   check_costs(0);
 }
 
-void ShardCatalog::add_halves(std::span<const Kind> kinds) {
+void ShardCatalog::add_pieces(std::span<const Kind> kinds) {
   const std::size_t first = entries_.size();
   for (const Kind kind : kinds) {
-    if (entry(kind).half == kNone) {
-      entries_[static_cast<std::size_t>(kind)].half = static_cast<Kind>(entries_.size());
-      add(entry(kind).table, entry(kind).width / 2);
+    if (entry(kind).piece == kNone) {
+      entries_[static_cast<std::size_t>(kind)].piece = static_cast<Kind>(entries_.size());
+      add(entry(kind).table, width(kind) / pieces(kind));
     }
   }
+  encode_from(first);
+}
+
+ShardCatalog::Kind ShardCatalog::add_kind(int table, std::int64_t width) {
+  const std::size_t first = entries_.size();
+  add(table, width);
+  encode_from(first);
+  return static_cast<Kind>(first);
+}
+
+void ShardCatalog::encode_from(std::size_t first) {
   make_room();
   encode(first, entries_.size());
   check_costs(first);
@@ -65,7 +76,7 @@ void ShardCatalog::add(int table, std::int64_t width) {
                       .output_dim = problem_.shard_output_dim(table, width),
                       .single_cost = 0.0F,
                       .table = table,
-                      .half = kNone});
+                      .piece = kNone});
 }
 
 void ShardCatalog::encode(std::size_t first, std::size_t last) {

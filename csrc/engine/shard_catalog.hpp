@@ -16,7 +16,7 @@ namespace neuroshard {
 /// What the search needs to know of every kind of shard, a kind being a table and a width.
 ///
 /// The cost networks cannot tell two shards of a kind apart, so each kind is encoded once. Kinds
-/// 0 … tables - 1 are the unsplit tables; halves are added as the search splits.
+/// 0 … tables - 1 are the unsplit tables; their pieces are added as the search splits.
 class ShardCatalog {
  public:
   using Kind = int;
@@ -26,15 +26,25 @@ class ShardCatalog {
   ShardCatalog(const CostNetworks& networks, const Problem& problem, Workers& workers,
                Interrupt& interrupt);
 
-  /// Whether a shard of this kind can be split.
-  bool can_split(Kind kind) const { return neuroshard::can_split(entry(kind).width); }
+  /// Shards that a split of a shard of this kind makes; 1 where it cannot be split.
+  std::int64_t pieces(Kind kind) const { return problem_.pieces(entry(kind).table, width(kind)); }
 
-  /// Makes the halves of these kinds known, which must be splittable. Throws as the constructor
+  /// Whether it is for a constraint that such a shard cannot be split.
+  bool kept_whole(Kind kind) const { return problem_.kept_whole(entry(kind).table, width(kind)); }
+
+  /// Makes the pieces of these kinds known, which must be splittable. Throws as the constructor
   /// does. Not to be called while others read.
-  void add_halves(std::span<const Kind> kinds);
+  void add_pieces(std::span<const Kind> kinds);
 
-  /// The kind of both halves of a shard; `add_halves` comes first.
-  Kind half(Kind kind) const { return entry(kind).half; }
+  /// The kind of all pieces of a shard; `add_pieces` comes first.
+  Kind piece(Kind kind) const { return entry(kind).piece; }
+
+  /// Makes shards of `width` columns of `table` known, whatever splits lead to them; the same
+  /// number of columns makes another kind every time. Throws and is to be called as the above.
+  Kind add_kind(int table, std::int64_t width);
+
+  /// Columns.
+  std::int64_t width(Kind kind) const { return entry(kind).width; }
 
   /// Memory in bytes.
   std::int64_t bytes(Kind kind) const { return entry(kind).bytes; }
@@ -57,12 +67,13 @@ class ShardCatalog {
     double output_dim;
     float single_cost;
     int table;
-    Kind half;  // kNone until added
+    Kind piece;  // kNone until added
   };
   static constexpr Kind kNone = -1;
 
   const Entry& entry(Kind kind) const { return entries_[static_cast<std::size_t>(kind)]; }
   void add(int table, std::int64_t width);
+  void encode_from(std::size_t first);
   void make_room();
   void encode(std::size_t first, std::size_t last);
   void check_costs(std::size_t first) const;

@@ -24,14 +24,31 @@ std::vector<Shard> split_shards(const Problem& problem,
       refuse("there are only " + std::to_string(shards.size()) + " shards");
     }
     Shard& shard = shards[static_cast<std::size_t>(index)];
-    if (!can_split(shard.width)) {
+    const std::int64_t pieces = problem.pieces(shard.table, shard.width);
+    if (pieces == 1) {
       refuse("a shard of " + std::to_string(shard.width) +
-             " columns cannot be split into halves of a multiple of 4 columns");
+             (problem.kept_whole(shard.table, shard.width)
+                  ? " columns of table " + std::to_string(shard.table) +
+                        " must not be split: least_widths, split_widths or pinned forbid it"
+                  : " columns cannot be split into halves of a multiple of 4 columns"));
     }
-    shard.width /= 2;
-    shards.push_back({shard.table, shard.column_offset + shard.width, shard.width});
+    shard.width /= pieces;
+    const Shard first = shard;  // the list may move
+    for (std::int64_t piece = 1; piece < pieces; ++piece) {
+      shards.push_back({first.table, first.column_offset + piece * first.width, first.width});
+    }
   }
   return shards;
+}
+
+Placement pinned_placement(const Problem& problem) {
+  Placement placement(static_cast<std::size_t>(problem.devices()));
+  for (int table = 0; table < problem.tables(); ++table) {
+    if (problem.pinned(table) != Problem::kAnyDevice) {
+      placement[static_cast<std::size_t>(problem.pinned(table))].push_back(table);
+    }
+  }
+  return placement;
 }
 
 void check_placement(const Placement& placement, int devices, std::size_t shards) {
@@ -60,6 +77,27 @@ void check_placement(const Placement& placement, int devices, std::size_t shards
   if (missing != placed.end()) {
     throw std::invalid_argument("placement: shard " + std::to_string(missing - placed.begin()) +
                                 " is on no device");
+  }
+}
+
+void check_constraints(const Problem& problem, std::span<const Shard> shards,
+                       const Placement& placement) {
+  for (std::size_t device = 0; device < placement.size(); ++device) {
+    std::int64_t left = problem.memory_bytes(static_cast<int>(device));
+    for (const std::int64_t index : placement[device]) {
+      const Shard& shard = shards[static_cast<std::size_t>(index)];
+      const std::int64_t pinned = problem.pinned(shard.table);
+      if (pinned != Problem::kAnyDevice && !std::cmp_equal(pinned, device)) {
+        throw std::invalid_argument("placement[" + std::to_string(device) + "]: table " +
+                                    std::to_string(shard.table) + " is pinned to device " +
+                                    std::to_string(pinned));
+      }
+      left -= problem.shard_bytes(shard.table, shard.width);
+      if (left < 0) {
+        throw std::invalid_argument("placement[" + std::to_string(device) +
+                                    "]: its shards are larger than the memory of the device");
+      }
+    }
   }
 }
 

@@ -79,7 +79,7 @@ class CostNetworks:
         """Numbers of devices that there are communication networks for, ascending; None for any."""
 
 class Problem:
-    """Unsplit tables, and identical devices that shall hold them."""
+    """Unsplit tables, the devices that shall hold them, and what every plan has to keep."""
 
     def __init__(
         self,
@@ -91,7 +91,11 @@ class Problem:
         bytes_per_column: npt.ArrayLike,
         bytes_fixed: npt.ArrayLike,
         devices: int,
-        memory_bytes: int,
+        memory_bytes: int | Sequence[int] | npt.NDArray[np.int64],
+        *,
+        least_widths: npt.ArrayLike | None = None,
+        split_widths: npt.ArrayLike | None = None,
+        pinned: npt.ArrayLike | None = None,
     ) -> None:
         """A shard of ``width`` columns has the features
         ``features + features_per_column * width + features_per_doubling * log2(width)``:
@@ -99,6 +103,12 @@ class Problem:
 
         The other arrays are [tables]: ``dims`` columns, a multiple of 4; ``output_width`` fp32 numbers sent
         for each column; memory of a shard is ``bytes_per_column * width + bytes_fixed``.
+
+        memory_bytes: cap of every device, or [devices].
+        least_widths: [tables]; no split leaves a narrower shard. 0: any width.
+        split_widths: [tables]; where it is not 0, the table is cut at once, if it is, into shards of this
+            width, which must divide its dim, and these are not split again.
+        pinned: [tables]; the device that holds the table, unsplit. -1: any.
         """
 
     @property
@@ -106,7 +116,8 @@ class Problem:
     @property
     def devices(self) -> int: ...
     @property
-    def memory_bytes(self) -> int: ...
+    def memory_bytes(self) -> list[int]:
+        """Cap of each device."""
 
 class Plan:
     """A plan with its predicted costs; made by the functions below only."""
@@ -167,6 +178,15 @@ def single_table_compute(networks: CostNetworks, problem: Problem) -> npt.NDArra
 
 def split_shards(problem: Problem, column_splits: Sequence[int]) -> list[tuple[int, int, int]]:
     """(table, column offset, width) of each shard after the splits. ValueError for an impossible split."""
+
+def evaluate_shards(
+    networks: CostNetworks, problem: Problem, shards: Sequence[Sequence[tuple[int, int]]]
+) -> Plan:
+    """Predicted costs where each device holds these (table, width), whatever splits lead to them.
+
+    Widths are multiples of 4; those of a table add up to its dim. Constraints are not checked;
+    ``column_splits`` and ``placement`` of the result are empty.
+    """
 
 def greedy_baseline(problem: Problem, key: npt.ArrayLike) -> list[list[int]]:
     """Tables in descending order of ``key`` [tables], each to the device of the lowest sum of keys so far.

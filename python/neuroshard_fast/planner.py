@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 import os
 import threading
 import time
@@ -208,7 +209,7 @@ class Planner:
         if placement is None:
             return SearchOutcome([], None, None)
         result = _core.evaluate(networks, problem, [], placement)
-        feasible = max(result.memory_bytes) <= problem.memory_bytes
+        feasible = all(map(operator.le, result.memory_bytes, problem.memory_bytes))
         return SearchOutcome([], placement, result if feasible else None)
 
     def _answer(self, tables: TableSet, cluster: Cluster, options: SearchOptions) -> Answer:
