@@ -4,6 +4,7 @@ VENV ?= .venv
 # The CPU builds with which everything is tested; on a GPU machine set FBGEMM=fbgemm-gpu==1.8.0.
 TORCH ?= torch==2.13.0
 FBGEMM ?= fbgemm-gpu-cpu==1.8.0
+TORCHREC ?= torchrec==1.8.0
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
@@ -30,7 +31,8 @@ $(VENV)/.everything: $(VENV)/.planner
 	@echo "installing what tests, profiling and pre-training need into $(VENV)"
 	$(PIP) install '$(TORCH)'
 	$(PIP) install '$(FBGEMM)'
-	$(PIP) install --no-build-isolation -e '.[report,pretrain,profile,test,dev]'
+	$(PIP) install --no-build-isolation -e '.[report,pretrain,profile,torchrec-cpu,test,dev]'
+	$(PIP) install --no-deps '$(TORCHREC)'  # by itself it takes the CUDA build of FBGEMM
 	touch $@
 
 demo: $(VENV)/.planner

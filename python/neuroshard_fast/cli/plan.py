@@ -1,9 +1,10 @@
-"""``neuroshard plan``: plan a table set and show the load of each device."""
+"""``neuroshard plan``: plan a table set, or a model of TorchRec, and show the load of each device."""
 
 from __future__ import annotations
 
 import argparse
 
+from neuroshard_fast.cli import plan_torchrec
 from neuroshard_fast.cli.common import (
     add_cluster_arguments,
     add_search_arguments,
@@ -14,17 +15,20 @@ from neuroshard_fast.cli.common import (
 )
 
 NAME = "plan"
-HELP = "plan a table set and show the load of each device"
+HELP = "plan a table set, or a model of TorchRec, and show the load of each device"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("tables", metavar="TABLES", help="table set, JSON or YAML")
+    parser.add_argument(
+        "tables", metavar="TABLES", nargs="?", help="table set, JSON or YAML; or give --torchrec"
+    )
     add_cluster_arguments(parser)
     parser.add_argument(
         "--cost-models",
         metavar="NAME_OR_FILE",
-        help="shipped cost models or a file of them (default: h100-sim, which is simulated)",
+        help="shipped cost models or a file of them (default: h100-sim, which is simulated; for models on "
+        "CPUs cpu-fbgemm, which is measured)",
     )
     parser.add_argument(
         "-o", "--output", type=output, metavar="PLAN", help="write the plan, JSON or YAML"
@@ -39,10 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the whole planning call, also one without a plan, for neuroshard-bench",
     )
     add_search_arguments(parser)
+    plan_torchrec.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, print, and write what was asked for."""
+    plan_torchrec.require_tables_or_model(args)
+    if args.torchrec is not None:
+        return plan_torchrec.run(args)
     from neuroshard_fast.errors import InfeasiblePlanError
     from neuroshard_fast.planner import DEFAULT_COST_MODELS, Planner, require_capturable
     from neuroshard_fast.report import draw_plan, format_plan, picture_format

@@ -1,0 +1,108 @@
+"""Settings of a table that a plan passes on to TorchRec: planning does not use them, training does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import BoundsCheckMode, CacheAlgorithm, CacheParams
+from torchrec.types import DataType
+
+from neuroshard_fast.errors import InputError
+
+Plain = bool | int | float | str
+
+_CACHE_PREFIX = "cache_params."
+_PLAIN_CACHE_FIELDS = ("load_factor", "reserved_memory", "prefetch_pipeline")
+_OBJECTS_IN_CACHE = ("stats", "multipass_prefetch_config")
+
+
+class Carried(NamedTuple):
+    """The fields of TorchRec's ``ParameterSharding`` of the same names; None leaves TorchRec's default."""
+
+    cache_params: Any = None
+    enforce_hbm: bool | None = None
+    stochastic_rounding: bool | None = None
+    bounds_check_mode: Any = None
+    output_dtype: Any = None
+    key_value_params: Any = None
+
+    @classmethod
+    def of(cls, source: ParameterConstraints) -> Carried:
+        """Those of constraints, or of a ``ParameterSharding``; objects are copied."""
+        return cls(
+            cache_params=copy.deepcopy(source.cache_params),
+            enforce_hbm=source.enforce_hbm,
+            stochastic_rounding=source.stochastic_rounding,
+            bounds_check_mode=source.bounds_check_mode,
+            output_dtype=source.output_dtype,
+            key_value_params=copy.deepcopy(source.key_value_params),
+        )
+
+    def plain(self) -> dict[str, Plain]:
+        """What of it a file can hold, by field; :meth:`objects` names the rest."""
+        found: dict[str, Plain] = {}
+        for field in ("enforce_hbm", "stochastic_rounding"):
+            if getattr(self, field) is not None:
+                found[field] = bool(getattr(self, field))
+        if self.bounds_check_mode is not None:
+            found["bounds_check_mode"] = self.bounds_check_mode.name
+        if self.output_dtype is not None:
+            found["output_dtype"] = self.output_dtype.value
+        cache = self.cache_params
+        if cache is not None:
+            # Also where no field of it is set, so that there is one after reading.
+            found["cache_params"] = True
+            for field in _PLAIN_CACHE_FIELDS:
+                if getattr(cache, field) is not None:
+                    found[_CACHE_PREFIX + field] = getattr(cache, field)
+            if cache.algorithm is not None:
+                found[_CACHE_PREFIX + "algorithm"] = cache.algorithm.name
+            if cache.precision is not None:
+                found[_CACHE_PREFIX + "precision"] = cache.precision.value
+        return found
+
+    def objects(self) -> tuple[str, ...]:
+        """Names of what no file can hold: it has to be given again, in constraints."""
+        names = [
+            _CACHE_PREFIX + field
+            for field in _OBJECTS_IN_CACHE
+            if getattr(self.cache_params, field, None) is not None
+        ]
+        if self.key_value_params is not None:
+            names.append("key_value_params")
+        return tuple(names)
+
+
+NOTHING_CARRIED = Carried()
+
+
+def read_carried(plain: Mapping[str, Plain], where: str) -> Carried:
+    """The inverse of :meth:`Carried.plain`; InputError, beginning with ``where``, for other contents."""
+    values: dict[str, Any] = {}
+    cache: dict[str, Any] = {}
+    try:
+        for field, value in plain.items():
+            if field == "cache_params":
+                continue
+            if field in ("enforce_hbm", "stochastic_rounding"):
+                values[field] = bool(value)
+            elif field == "bounds_check_mode":
+                values[field] = BoundsCheckMode[str(value)]
+            elif field == "output_dtype":
+                values[field] = DataType(value)
+            elif field == _CACHE_PREFIX + "algorithm":
+                cache["algorithm"] = CacheAlgorithm[str(value)]
+            elif field == _CACHE_PREFIX + "precision":
+                cache["precision"] = DataType(value)
+            elif field.removeprefix(_CACHE_PREFIX) in _PLAIN_CACHE_FIELDS:
+                cache[field.removeprefix(_CACHE_PREFIX)] = value
+            else:
+                raise InputError(f"{where}: carried: {field!r} is not known")
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{where}: carried: {field}: {value!r} is not known") from error
+    if "cache_params" in plain:
+        values["cache_params"] = CacheParams(**cache)
+    return Carried(**values)

@@ -1,0 +1,107 @@
+"""On which terms a planner plans: what its user gave it, and the questions that models become on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation, Topology
+from torchrec.distributed.types import ModuleSharder
+
+from neuroshard_fast.torchrec.constraints import choose, is_excluded
+from neuroshard_fast.torchrec.lookups import Statistics, TableLookups, table_lookups
+from neuroshard_fast.torchrec.model import ModelTable, find_tables
+from neuroshard_fast.torchrec.notes import listed
+from neuroshard_fast.torchrec.question import Question, pose
+from neuroshard_fast.torchrec.setting import Setting, host_caps, memory_caps
+from neuroshard_fast.torchrec.trials import Asked
+
+Sharders = Sequence[ModuleSharder[nn.Module]]
+
+
+class FoundTables(NamedTuple):
+    """The tables of a model to plan, names of those excluded by device groups, and notes on both."""
+
+    tables: list[ModelTable]
+    excluded: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Checked arguments of a planner, as it documents them."""
+
+    topology: Topology
+    setting: Setting
+    reservation: StorageReservation
+    constraints: dict[str, ParameterConstraints]
+    statistics: Statistics
+    keep_row_statistics: bool
+    uneven_columns: bool
+
+    def find(self, module: nn.Module, sharders: Sharders | None) -> FoundTables:
+        """The tables of ``module``."""
+        everything = find_tables(module, sharders, self.setting.compute_device)
+        tables: list[ModelTable] = []
+        excluded: list[str] = []
+        for table in everything:
+            if is_excluded(self.constraints.get(table.name), self.setting):
+                excluded.append(table.fqn)
+            else:
+                tables.append(table)
+        unknown = self.constraints.keys() - {table.name for table in everything}
+        notes = []
+        if unknown:
+            notes.append(
+                f"constraints name tables that the model has not: {listed(sorted(map(str, unknown)))}"
+            )
+        return FoundTables(tables, excluded, notes)
+
+    def lookups(self, table: ModelTable) -> TableLookups:
+        """What a batch looks up in ``table``."""
+        return table_lookups(
+            table,
+            self.constraints.get(table.name),
+            self.statistics.of_table(table),
+            self.setting.batch_size,
+        )
+
+    def question(self, tables: list[ModelTable], module: nn.Module, sharders: Sharders) -> Question:
+        """What to plan for ``tables`` of ``module``, in the memory that the reservation leaves."""
+        choices = [
+            choose(
+                table,
+                self.constraints.get(table.name),
+                self.setting,
+                keep_row_statistics=self.keep_row_statistics,
+            )
+            for table in tables
+        ]
+        reserved = self.reservation.reserve(
+            topology=self.topology,
+            batch_size=self.setting.batch_size,
+            module=module,
+            sharders=list(sharders),
+            constraints=self.constraints or None,
+        )
+        return pose(
+            tables,
+            choices,
+            [self.lookups(table) for table in tables],
+            self.setting,
+            memory_caps(reserved),
+            host_caps(reserved),
+            uneven_columns=self.uneven_columns,
+        )
+
+    def asked(self, tables: Sequence[ModelTable]) -> Asked:
+        """What the question of ``tables`` came from, for the error where nothing fits."""
+        return Asked(
+            constraints=[self.constraints.get(table.name) for table in tables],
+            reservation=self.reservation,
+            raw_caps=memory_caps(self.topology),
+            keep_row_statistics=self.keep_row_statistics,
+            uneven_columns=self.uneven_columns,
+        )
