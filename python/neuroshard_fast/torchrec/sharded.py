@@ -13,6 +13,7 @@ from neuroshard_fast.errors import InputError
 from neuroshard_fast.tables import MAX_DIM, MAX_ROWS, DataType
 from neuroshard_fast.torchrec.carried import Carried, read_carried
 from neuroshard_fast.torchrec.constraints import KERNELS
+from neuroshard_fast.torchrec.errors import ConstraintError
 from neuroshard_fast.torchrec.model import KINDS, ModelTable
 from neuroshard_fast.torchrec.plan import TablePlan, TorchRecPlan
 from neuroshard_fast.torchrec.question import ShardAt
@@ -21,6 +22,7 @@ from neuroshard_fast.torchrec.setting import COMPUTE_DEVICES, Setting
 SHARDING_TYPES = tuple(type_.value for type_ in ShardingType)
 COLUMN_TYPES = ("table_wise", "column_wise", "table_column_wise")
 """Types in which every shard has all rows."""
+ROW_TYPES = ("row_wise", "table_row_wise")
 
 _Given = tuple[str, str, tuple[ShardAt, ...], Carried]
 """Fields of :class:`Sharded` but the table."""
@@ -58,7 +60,8 @@ def sharded_tables(
     found = [Sharded(table, *given[table.fqn]) for table in tables]
     for sharded in found:
         _check_table(sharded, setting)
-    _check_collections(found)
+    _check_widths_of_collections(found)
+    _check_mean_by_rows(found)
     return found
 
 
@@ -157,7 +160,7 @@ def _check_columns(sharded: Sharded, where: str) -> None:
             )
 
 
-def _check_collections(found: Sequence[Sharded]) -> None:
+def _check_widths_of_collections(found: Sequence[Sharded]) -> None:
     """Column shards of one EmbeddingCollection have one width."""
     widths: dict[str, tuple[int, str]] = {}
     for sharded in found:
@@ -172,6 +175,29 @@ def _check_collections(found: Sequence[Sharded]) -> None:
                     f"{sharded.table.fqn!r} have column shards of {width} and {shard.columns} columns; "
                     "TorchRec needs one width for all of a collection, or its outputs are wrong"
                 )
+
+
+def _check_mean_by_rows(found: Sequence[Sharded]) -> None:
+    """Mean-pooled tables that are cut by rows have only such tables beside them in their collection.
+
+    TorchRec 1.8 sums the parts of their bags and divides the collection's outputs by the lengths of the bags;
+    it spares sum-pooled tables that are cut by rows, but no table that is sharded otherwise.
+    """
+    by_rows: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for sharded in found:
+        table = sharded.table
+        if sharded.sharding_type not in ROW_TYPES:
+            others.setdefault(table.path, table.fqn)
+        elif table.pooling == "mean":
+            by_rows.setdefault(table.path, table.fqn)
+    for path, fqn in by_rows.items():
+        if path in others:
+            raise ConstraintError(
+                f"table {fqn!r}: mean-pooled and cut by rows, beside table {others[path]!r}, which is not: "
+                "TorchRec 1.8 divides the outputs of both by the lengths of bags, so that those of the "
+                "second are wrong; shard all tables of the collection by rows, or none that is mean-pooled"
+            )
 
 
 def require_sound(plan: TorchRecPlan, source: str) -> None:
