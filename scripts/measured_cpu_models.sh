@@ -20,12 +20,12 @@ while read -r batch type samples seed; do
     compute "$out/tables-${batch}_$type.json" --batch-size "$batch" --label "${batch}_$type" --seed "$seed" \
         --samples "$samples" --rounds 2 --dims 4,8,12,16,20,32,40,64,80,128 --most-tables 24
 done <<'END'
-1024 fp32 2000 16
-1024 fp16 900 11
-256 fp32 800 12
-256 fp16 500 14
-2048 fp32 600 13
-2048 fp16 300 15
+1024 fp32 4500 16
+1024 fp16 3000 11
+256 fp32 2000 12
+256 fp16 1500 14
+2048 fp32 1500 13
+2048 fp16 500 15
 END
 # None of these tables is trained on, nor are batch size 512 and dims 24, 48 and 96.
 while read -r batch type samples rounds seed label dims; do
@@ -33,22 +33,22 @@ while read -r batch type samples rounds seed label dims; do
     compute "$out/held-out-${batch}_$type.json" --held-out --batch-size "$batch" --label "${batch}_${type}_$label" \
         --seed "$seed" --samples "$samples" --rounds "$rounds" --dims "$dims" --most-tables 24
 done <<'END'
-512 fp32 100 6 21 known 4,8,16,32,64,128
-512 fp32 60 6 22 unseen 24,48,96
-512 fp16 100 6 21 known 4,8,16,32,64,128
-512 fp16 60 6 22 unseen 24,48,96
-1024 fp32 100 6 21 known 4,8,16,32,64,128
-1024 fp32 60 6 22 unseen 24,48,96
-1024 fp16 100 6 21 known 4,8,16,32,64,128
-1024 fp16 60 6 22 unseen 24,48,96
-256 fp32 100 6 21 known 4,8,16,32,64,128
-256 fp32 60 6 22 unseen 24,48,96
-2048 fp32 100 6 21 known 4,8,16,32,64,128
+512 fp32 100 18 21 known 4,8,16,32,64,128
+512 fp32 60 18 22 unseen 24,48,96
+512 fp16 100 18 21 known 4,8,16,32,64,128
+512 fp16 60 18 22 unseen 24,48,96
+1024 fp32 100 9 21 known 4,8,16,32,64,128
+1024 fp32 60 9 22 unseen 24,48,96
+1024 fp16 100 9 21 known 4,8,16,32,64,128
+1024 fp16 60 9 22 unseen 24,48,96
+256 fp32 100 12 21 known 4,8,16,32,64,128
+256 fp32 60 12 22 unseen 24,48,96
+2048 fp32 100 9 21 known 4,8,16,32,64,128
 END
 for devices in 2 3 4; do
     neuroshard profile comm --devices $devices -o $out --batch-size 1024 --samples 300 --rounds 2
-    neuroshard profile comm --devices $devices -o $out --batch-size 256 --label 256 --samples 80 --rounds 2
-    neuroshard profile comm --devices $devices -o $out --batch-size 2048 --label 2048 --samples 80 --rounds 2
+    neuroshard profile comm --devices $devices -o $out --batch-size 256 --label 256 --samples 100 --rounds 2
+    neuroshard profile comm --devices $devices -o $out --batch-size 2048 --label 2048 --samples 100 --rounds 2
 done
 # Plans that the search proposes, of tables that are in none of the pools above.
 if [ ! -e $out/start.safetensors ]; then
@@ -57,7 +57,7 @@ fi
 [ -e $out/tables-refine.json ] || neuroshard generate dlrm-2021 --max-rows 1000000 --tables 400 --batch-size 1024 \
     --seed 1001 -o $out/tables-refine.json
 neuroshard refine $out $out/tables-refine.json --cost-models $out/start.safetensors -o $out/refined.safetensors \
-    --devices 4 --memory 2GiB --batch-size 1024 --epochs 40 --threads 2 --cycles 4 --plot $out/refine-cycles.png
+    --devices 4 --memory 2GiB --batch-size 1024 --epochs 40 --threads 2 --budget 25min --plot $out/refine-cycles.png
 neuroshard pretrain $out --epochs 40 --plot docs/calibration-cpu-fbgemm.png --name cpu-fbgemm \
     -o $models/cpu-fbgemm.safetensors
 {

@@ -42,9 +42,13 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
-def format_bytes(size: int) -> str:
-    """``size`` bytes for people to read, with the largest unit that keeps it at 1 or more."""
+def format_bytes(size: int, *, round_up: bool = False) -> str:
+    """``size`` bytes for people to read, with the largest unit that keeps it at 1 or more.
+
+    round_up: what is shown is no less than ``size``.
+    """
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= unit:
-            return f"{size / unit:.2f} {name}"
+            shown = -(-size * 100 // unit) / 100 if round_up else size / unit
+            return f"{shown:.2f} {name}"
     return f"{size} B"

@@ -16,6 +16,8 @@ Plain = bool | int | float | str
 
 _CACHE_PREFIX = "cache_params."
 _PLAIN_CACHE_FIELDS = ("load_factor", "reserved_memory", "prefetch_pipeline")
+# Of the fields whose values a file holds as they are; the others are numbers.
+_FLAGS = ("enforce_hbm", "stochastic_rounding", "prefetch_pipeline")
 _OBJECTS_IN_CACHE = ("stats", "multipass_prefetch_config")
 
 
@@ -88,7 +90,7 @@ def read_carried(plain: Mapping[str, Plain], where: str) -> Carried:
             if field == "cache_params":
                 continue
             if field in ("enforce_hbm", "stochastic_rounding"):
-                values[field] = bool(value)
+                values[field] = _checked(field, value)
             elif field == "bounds_check_mode":
                 values[field] = BoundsCheckMode[str(value)]
             elif field == "output_dtype":
@@ -98,11 +100,19 @@ def read_carried(plain: Mapping[str, Plain], where: str) -> Carried:
             elif field == _CACHE_PREFIX + "precision":
                 cache["precision"] = DataType(value)
             elif field.removeprefix(_CACHE_PREFIX) in _PLAIN_CACHE_FIELDS:
-                cache[field.removeprefix(_CACHE_PREFIX)] = value
+                name = field.removeprefix(_CACHE_PREFIX)
+                cache[name] = _checked(name, value)
             else:
                 raise InputError(f"{where}: carried: {field!r} is not known")
     except (KeyError, ValueError) as error:
         raise InputError(f"{where}: carried: {field}: {value!r} is not known") from error
-    if "cache_params" in plain:
+    if cache or "cache_params" in plain:
         values["cache_params"] = CacheParams(**cache)
     return Carried(**values)
+
+
+def _checked(field: str, value: Plain) -> Plain:
+    """``value`` where it is of the type of the field; else ValueError."""
+    if isinstance(value, bool) != (field in _FLAGS) or isinstance(value, str):
+        raise ValueError(field)
+    return value

@@ -253,6 +253,13 @@ def _seen_by_one_rank(table: EmbeddingTable, world_size: int) -> EmbeddingTable:
     )
 
 
+def serves(models: CostModels, ranks: int, batch_size: int, options: SearchOptions) -> bool:
+    """Whether ``models`` plan for so many ranks, with ``batch_size`` samples each."""
+    low, high = models.info.batch_sizes
+    is_known = options.allow_batch_mismatch or low <= ranks * batch_size <= high
+    return is_known and ranks in models.device_counts
+
+
 def _require_serves(models: CostModels, question: Question, options: SearchOptions) -> None:
     setting = question.setting
     models.require_device_count(setting.world_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from neuroshard_fast.torchrec.errors import DoesNotFitError
@@ -23,7 +24,7 @@ def why_none(question: Question, asked: Asked) -> DoesNotFitError:
         _largest(question, trials),
         *_on_no_rank(question, trials),
         *_in_the_way(question, trials, without_one, without_all),
-        _smallest_change(question, trials, without_one, without_all),
+        _smallest_change(question, asked, trials, without_one, without_all),
     ]
     return DoesNotFitError("\n  ".join(lines), is_memory=not without_all)
 
@@ -36,7 +37,7 @@ def host_overflow(question: Question, host_bytes: Sequence[int]) -> DoesNotFitEr
                 f"rank {rank}: tables whose compute_kernels keep them in host memory take "
                 f"{format_bytes(taken)} of it, and the topology's ddr_cap leaves "
                 f"{format_bytes(max(0, cap))}: allow kernel fused for some of them, or raise ddr_cap by "
-                f"{format_bytes(taken - cap)}",
+                f"{format_bytes(taken - cap, round_up=True)}",
                 is_memory=True,
             )
     return None
@@ -69,18 +70,25 @@ def _reservation(question: Question, asked: Asked) -> str:
     is_hbm = question.setting.memory_kind == "HBM"
     parts = []
     # TorchRec's own messages read these attributes too.
-    percentage = getattr(asked.reservation, "_percentage", None)
-    if percentage is not None and is_hbm:
-        parts.append(f"{percentage:.0%}")
-    for name, field in (("dense parameters", "_dense_storage"), ("batches", "_kjt_storage")):
-        storage = getattr(asked.reservation, field, None)
-        if storage is not None:
+    if share := _reserved_share(question, asked):
+        parts.append(f"{share:.0%}")
+    dense = getattr(asked.reservation, "_dense_storage", None)
+    batches = getattr(asked.reservation, "_kjt_storage", None)
+    # Those that do not count dense parameters do not reserve their figure for batches either.
+    for name, storage in (("dense parameters", dense), ("batches", batches)):
+        if dense is not None and storage is not None:
             parts.append(f"{name} {format_bytes(storage.hbm if is_hbm else storage.ddr)}")
     text = (
         f"reservation: {type(asked.reservation).__name__} keeps {format_bytes(max(0, kept[rank]))} of the "
         f"{format_bytes(asked.raw_caps[rank])} of rank {rank}"
     )
     return text + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _reserved_share(question: Question, asked: Asked) -> float:
+    """The share of a device's memory that is reserved, whatever it is; TorchRec's reserve one of HBM only."""
+    share = getattr(asked.reservation, "_percentage", None)
+    return float(share) if share and question.setting.memory_kind == "HBM" else 0.0
 
 
 def _largest(question: Question, trials: Trials) -> str:
@@ -122,15 +130,21 @@ def _in_the_way(
 
 
 def _smallest_change(
-    question: Question, trials: Trials, without_one: list[int], without_all: bool
+    question: Question,
+    asked: Asked,
+    trials: Trials,
+    without_one: list[int],
+    without_all: bool,
 ) -> str:
     changes = []
     devices = trials.devices_wanted()
     if devices is not None:
         changes.append(f"{devices} more device{'s' if devices > 1 else ''} like rank 0")
-    more = trials.bytes_wanted()
-    if more is not None:
-        changes.append(f"{format_bytes(more)} more a rank")
+    more, share = trials.bytes_wanted(), _reserved_share(question, asked)
+    if more is not None and share < 1.0:
+        if share:  # of what is added, too, and rounded
+            more = math.ceil(more / (1.0 - share)) + 1
+        changes.append(f"{format_bytes(more, round_up=True)} more a rank")
     if without_one:
         number = without_one[0]
         fqn = question.tables[number].fqn

@@ -137,10 +137,11 @@ def find_tables(
 
 def _require_supported(path: str, module: nn.Module) -> None:
     if not isinstance(module, _SUPPORTED):
+        # In full: quantised collections have the names of those that are not.
         raise InputError(
-            f"module {path or '(the model itself)'}: {type(module).__name__} is not supported; supported "
-            f"are {', '.join(type_.__name__ for type_ in _SUPPORTED)}. Plan it with TorchRec's planner, or "
-            "leave its sharder out of sharders to have it replicated"
+            f"module {path or '(the model itself)'}: {sharder_name(type(module))} is not supported; "
+            f"supported are {', '.join(type_.__name__ for type_ in _SUPPORTED)}. Plan it with TorchRec's "
+            "planner, or leave its sharder out of sharders to have it replicated"
         )
 
 

@@ -240,7 +240,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc]  # TorchRec has 
             engine = Engine(self._models, question, self._options)
         searched = find_plan(question, engine, deadline)
         if searched is None:
-            raise why_none(question, terms.asked(found.tables))
+            raise why_none(question, terms.asked(found.tables, self._models, self._options))
         described = describe(
             question,
             searched,

@@ -69,12 +69,9 @@ def _require_topology(plan: TorchRecPlan, setting: Setting, topology: Topology) 
                 f"topology: {field} is {given}, but the plan was made for {planned}: plan again"
             )
     for kind, caps, loads in (
-        (
-            plan.memory_kind,
-            memory_caps(topology),
-            [max(load.estimated_bytes, load.training_bytes) for load in plan.ranks],
-        ),
-        ("host memory", host_caps(topology), [load.host_bytes for load in plan.ranks]),
+        (plan.memory_kind, memory_caps(topology), _loads(plan, "estimated_bytes")),
+        (plan.memory_kind, memory_caps(topology), _loads(plan, "training_bytes")),
+        ("host memory", host_caps(topology), _loads(plan, "host_bytes")),
     ):
         for rank, (cap, taken) in enumerate(zip(caps, loads, strict=True)):
             if taken > cap:
@@ -82,6 +79,16 @@ def _require_topology(plan: TorchRecPlan, setting: Setting, topology: Topology) 
                     f"topology: rank {rank} has {format_bytes(max(0, cap))} of {kind}, but the plan puts "
                     f"{format_bytes(taken)} there: plan again"
                 )
+
+
+def _loads(plan: TorchRecPlan, field: str) -> list[int]:
+    """Bytes on each rank by its shards, which training goes by; files may say something else of ranks."""
+    found = [0] * plan.world_size
+    for table in plan.tables:
+        for shard in table.shards:
+            if 0 <= shard.rank < plan.world_size:  # else refused with the table
+                found[shard.rank] += getattr(shard, field)
+    return found
 
 
 def _require_tables(plan: TorchRecPlan, tables: Sequence[ModelTable], setting: Setting) -> None:

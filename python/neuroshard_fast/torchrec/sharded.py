@@ -28,6 +28,7 @@ _Given = tuple[str, str, tuple[ShardAt, ...], Carried]
 """Fields of :class:`Sharded` but the table."""
 
 _MAX_MS = 1e12
+_BYTE_FIELDS = ("estimated_bytes", "training_bytes", "host_bytes")
 _COST_FIELDS = ("compute_ms", "forward_comm_ms", "backward_comm_ms", "total_ms", "high_ms")
 
 
@@ -215,7 +216,7 @@ def require_sound(plan: TorchRecPlan, source: str) -> None:
             raise InputError(f"ranks must be 0 to {plan.world_size - 1}, in this order")
         for load in plan.ranks:
             where = f"ranks[{load.rank}]"
-            for field in ("estimated_bytes", "training_bytes", "host_bytes"):
+            for field in _BYTE_FIELDS:
                 whole_number(
                     getattr(load, field), f"{where}: {field}", low=0, high=MAX_MEMORY_BYTES
                 )
@@ -248,3 +249,6 @@ def _check_file_table(table: TablePlan, world_size: int) -> None:
         whole_number(shard.rows, f"{where}: shard: rows", low=0, high=table.rows)
         whole_number(shard.column_offset, f"{where}: shard: column_offset", low=0, high=table.dim)
         whole_number(shard.columns, f"{where}: shard: columns", low=1, high=table.dim)
+        for field in _BYTE_FIELDS:
+            value = getattr(shard, field)
+            whole_number(value, f"{where}: shard: {field}", low=0, high=MAX_MEMORY_BYTES)

@@ -10,7 +10,10 @@ from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation, Topology
 from torchrec.distributed.types import ModuleSharder
 
+from neuroshard_fast.cost_models import CostModels
+from neuroshard_fast.options import SearchOptions
 from neuroshard_fast.torchrec.constraints import choose, is_excluded
+from neuroshard_fast.torchrec.engine import serves
 from neuroshard_fast.torchrec.lookups import Statistics, TableLookups, table_lookups
 from neuroshard_fast.torchrec.model import ModelTable, find_tables
 from neuroshard_fast.torchrec.notes import listed
@@ -79,6 +82,8 @@ class Terms:
             )
             for table in tables
         ]
+        # First, as a reservation counts with constraints as they are.
+        lookups = [self.lookups(table) for table in tables]
         reserved = self.reservation.reserve(
             topology=self.topology,
             batch_size=self.setting.batch_size,
@@ -89,14 +94,16 @@ class Terms:
         return pose(
             tables,
             choices,
-            [self.lookups(table) for table in tables],
+            lookups,
             self.setting,
             memory_caps(reserved),
             host_caps(reserved),
             uneven_columns=self.uneven_columns,
         )
 
-    def asked(self, tables: Sequence[ModelTable]) -> Asked:
+    def asked(
+        self, tables: Sequence[ModelTable], models: CostModels, options: SearchOptions
+    ) -> Asked:
         """What the question of ``tables`` came from, for the error where nothing fits."""
         return Asked(
             constraints=[self.constraints.get(table.name) for table in tables],
@@ -104,4 +111,5 @@ class Terms:
             raw_caps=memory_caps(self.topology),
             keep_row_statistics=self.keep_row_statistics,
             uneven_columns=self.uneven_columns,
+            serves=lambda ranks: serves(models, ranks, self.setting.batch_size, options),
         )

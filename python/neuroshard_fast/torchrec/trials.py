@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ class Asked:
 
     constraints: of each table. raw_caps: bytes of each rank before the reservation.
     keep_row_statistics, uneven_columns: options of the planner.
+    serves: whether the cost models plan for so many ranks.
     """
 
     constraints: Sequence[ParameterConstraints | None]
@@ -34,6 +35,7 @@ class Asked:
     raw_caps: list[int]
     keep_row_statistics: bool
     uneven_columns: bool
+    serves: Callable[[int], bool]
 
 
 class Trials:
@@ -62,7 +64,7 @@ class Trials:
         return bool(lifted) and self._fits(choices=lifted)
 
     def devices_wanted(self) -> int | None:
-        """How many more ranks would do; None where no number was found."""
+        """How many more ranks would do; None where no number was found that cost models serve."""
         setting = self._question.setting
         by_host = any(choice.layout == "table_row_wise" for choice in self._question.choices)
         step = setting.group_size if by_host else 1
@@ -79,7 +81,9 @@ class Trials:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if fit(middle) else (middle, high)
-        return high * step
+        most = _MOST_TIMES_DEVICES * setting.world_size // step
+        served = (n * step for n in range(high, most + 1) if self._serves(n * step))
+        return next(served, None)
 
     def bytes_wanted(self) -> int | None:
         """How many bytes more on every rank would do, to one in a hundred; None where none would."""
@@ -91,6 +95,9 @@ class Trials:
             middle = (low + high) // 2
             low, high = (low, middle) if self._fits(more_bytes=middle) else (middle, high)
         return high
+
+    def _serves(self, more: int) -> bool:
+        return self._asked.serves(self._question.setting.world_size + more)
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
