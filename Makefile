@@ -14,7 +14,8 @@ CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 # Else CMake may take another Python than that of the virtual environment.
 FOR_PYTHON := -DPython_EXECUTABLE=$(abspath $(BIN))/python
 
-.PHONY: demo test test-full captures sanitize fuzz check-aarch64 lint format bench bench-scaling bench-measured clean
+.PHONY: demo test test-full captures sanitize fuzz check-aarch64 lint format bench bench-scaling bench-measured \
+    bench-torchrec clean
 
 $(VENV)/.venv-made:
 	$(PYTHON) -m venv $(VENV)
@@ -125,6 +126,14 @@ bench-scaling: $(VENV)/.everything
 bench-measured: $(VENV)/.everything
 	mkdir -p $(OUT)
 	$(BIN)/python benchmarks/measured_plans.py -o $(OUT)/measured-plans.json
+
+# Against TorchRec's planner: planning times and costs, then steps trained on this machine's CPU, then what
+# collecting statistics costs.
+bench-torchrec: $(VENV)/.everything
+	mkdir -p $(OUT)
+	$(BIN)/python benchmarks/torchrec_planners.py -o $(OUT)/torchrec-planners.json
+	$(BIN)/python benchmarks/torchrec_steps.py -o $(OUT)/torchrec-steps.json
+	$(BIN)/python benchmarks/torchrec_stats.py -o $(OUT)/torchrec-stats.json
 
 clean:
 	rm -rf build $(OUT)

@@ -131,12 +131,13 @@ def own_batch(tables: TableSet, rank: int, world_size: int, seed: list[int]) -> 
 class Trained:
     """A model sharded by one planner, ready to make steps."""
 
-    def __init__(self, tables: TableSet, planner: Any, judge: NeuroShardPlanner) -> None:
+    def __init__(self, tables: TableSet, planner: Any, judge: NeuroShardPlanner | None) -> None:
         module, of_tables = bag_collection(tables), sharders(tables)
         plan = planner.collective_plan(module, of_tables, dist.group.WORLD)
         prediction = None
         try:
-            prediction = judge.predict(module, plan, of_tables).cost_ms
+            if judge is not None:
+                prediction = judge.predict(module, plan, of_tables).cost_ms
         except PlannerError as error:
             print(f"not predicted: {error}", file=sys.stderr)
         self.times = PlanTimes(types=described(plan), predicted_ms=prediction)
