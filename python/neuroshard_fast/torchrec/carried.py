@@ -34,6 +34,9 @@ class Carried(NamedTuple):
     @classmethod
     def of(cls, source: ParameterConstraints) -> Carried:
         """Those of constraints, or of a ``ParameterSharding``; objects are copied."""
+        values = (getattr(source, field) for field in cls._fields)
+        if not any(value is not None for value in values):
+            return NOTHING_CARRIED
         return cls(
             cache_params=copy.deepcopy(source.cache_params),
             enforce_hbm=source.enforce_hbm,

@@ -96,7 +96,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc]  # TorchRec has 
         table_stats: object = None,
         keep_row_statistics: bool = False,
         uneven_columns: bool = True,
-        one_sharding_type: bool = False,
+        one_sharding_type: bool = True,
     ) -> None:
         checked.require_none(
             {
