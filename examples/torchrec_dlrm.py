@@ -122,7 +122,7 @@ def main() -> None:
         (after if changed else before).observe(sparse)
         loss = nn.functional.binary_cross_entropy_with_logits(trained(dense, sparse), labels)
         optimizer.zero_grad()
-        loss.backward()  # this trains the tables, too
+        torch.autograd.backward(loss)  # this trains the tables, too
         optimizer.step()
         losses[step] = loss.detach()
         if (step + 1) % 50 == 0:

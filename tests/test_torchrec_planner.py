@@ -228,12 +228,13 @@ def test_fused_and_feature_processed_collections_are_planned_as_those_within() -
     }
     check_sound(plan, model, devices)
     assert ours.last_plan is not None
-    # The optimizer of a fused module is its own: a number for each weight.
+    # The optimizer of a fused module is its own: a number for each weight. Lookups of the other have weights.
     extra = {
         table.fqn: sum(s.training_bytes - s.estimated_bytes for s in table.shards)
         for table in ours.last_plan.tables
     }
-    assert extra == {"fused.t": 4 * 500 * 8, "fused.u": 4 * 500 * 8, "processed.v": 0}
+    samples = ours.last_plan.batch_size * ours.last_plan.world_size
+    assert extra == {"fused.t": 4 * 500 * 8, "fused.u": 4 * 500 * 8, "processed.v": 4 * samples}
 
 
 def test_only_modules_that_a_sharder_is_for_are_planned() -> None:
@@ -871,14 +872,14 @@ def test_one_sharding_type_makes_whole_tables_of_a_cut_collection_column_wise() 
         sequences=sequences(sequence("s", dim=4)),
     )
     devices = topology(2, int(0.75 * table_bytes(ROWS, 64, 2)))
-    usual = described(planner(devices), model)
+    usual = described(planner(devices, one_sharding_type=False), model)
     assert types_of(usual) == {
         "cut.big": "column_wise",
         "cut.small": "table_wise",
         "other.alone": "table_wise",
         "sequences.s": "table_wise",
     }
-    ours = planner(devices, one_sharding_type=True)
+    ours = planner(devices)
     plan = ours.plan(model)
     check_sound(plan, model, devices)
     assert ours.last_plan is not None
@@ -891,7 +892,7 @@ def test_one_sharding_type_changes_no_table_that_may_not_be_column_wise() -> Non
     model = parts(bags=bags(bag("big", rows=ROWS, dim=64), bag("small", dim=4)))
     constraints = {"small": ParameterConstraints(sharding_types=["table_wise"])}
     devices = topology(2, int(0.75 * table_bytes(ROWS, 64, 2)))
-    plan = described(planner(devices, constraints=constraints, one_sharding_type=True), model)
+    plan = described(planner(devices, constraints=constraints), model)
     assert types_of(plan) == {"bags.big": "column_wise", "bags.small": "table_wise"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ from neuroshard_fast.torchrec.question import Devices, Question
 from neuroshard_fast.torchrec.widths import bytes_on, joined, piece_counts, widths_for
 
 _WORTHWHILE = 0.99
-"""Cutting collections, or leaving shards of a table apart on one rank, takes more messages and lookups than
-cost models know of: it has to gain one in a hundred."""
+"""Cutting tables, and leaving shards of a table apart on one rank, takes messages, lookups and copies that
+cost models do not know of: it has to gain one in a hundred."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +62,28 @@ def find_plan(question: Question, engine: Engine | None, deadline: float) -> Fou
 
 
 def _searched(question: Question, engine: Engine, deadline: float) -> _Candidate | None:
-    """The best over the numbers of pieces that collections are cut into."""
+    """The best of: no table cut; pooled tables cut; collections too, each into so many pieces."""
     columns = question.columns
     best: _Candidate | None = None
-    whole_is_best = False
-    for pieces in piece_counts(columns, question.setting.world_size):
+    best_extent = 0
+    whole = engine.problem(columns.dims)
+    cuts = (
+        (min(pieces, 2), pieces, engine.problem(*widths_for(columns, pieces)))
+        for pieces in piece_counts(columns, question.setting.world_size)
+    )
+    for extent, pieces, problem in itertools.chain([(0, 1, whole)], cuts):
         if best is not None and time.monotonic() > deadline:
             break
-        problem = engine.problem(*widths_for(columns, pieces))
         found = engine.search(problem)
         if found is None:
             continue
         candidate = _finished(question, engine, problem, found[0], found[1], pieces)
         if candidate is None:
             continue
-        if best is None or candidate.cost < best.cost * (_WORTHWHILE if whole_is_best else 1.0):
-            best, whole_is_best = candidate, pieces == 1
+        if best is None or candidate.cost < best.cost * (
+            _WORTHWHILE if extent > best_extent else 1.0
+        ):
+            best, best_extent = candidate, extent
     return best
 
 

@@ -21,8 +21,8 @@ from neuroshard_fast.torchrec.drift import DriftReport, compare
 from neuroshard_fast.torchrec.table_counts import TableCounts, tables_of_module
 
 SHARE = 0.01
-"""Of the time between two calls, what counting may take where nothing else is said. A step may become longer by
-somewhat more than that: counting leaves the caches to it with other contents."""
+"""Of the time between two calls, what counting may take where nothing else is said. A step may become longer
+by more than that: counting leaves the caches with other contents."""
 
 _MOST_CREDIT_S = 0.05
 """Time that is saved up at most: a long pause is not followed by a slow step."""

@@ -23,6 +23,7 @@ from neuroshard_fast.torchrec.model import ModelTable
 from neuroshard_fast.torchrec.setting import Setting
 
 _DEVICE_KERNEL = "fused"
+_WEIGHT_OF_INDEX_BYTES = 4
 _HOST_KERNELS = ("fused_uvm", "fused_uvm_caching")  # weights and their state in host memory
 
 
@@ -89,7 +90,7 @@ def column_storage(
     world_size, element = setting.world_size, _output_bytes(table, choice)
     training = Line(
         weights + state + outputs * world_size * element,
-        inputs * world_size * BIGINT_DTYPE + table.rows * table.optimizer.bytes_per_row,
+        inputs * world_size * _index_bytes(lookups) + table.rows * table.optimizer.bytes_per_row,
     )
     if choice.kernel == _DEVICE_KERNEL:
         estimate = Line(
@@ -152,6 +153,11 @@ def _counted_batch(table: ModelTable, lookups: TableLookups) -> tuple[float, flo
     if table.kind != "bags":
         return inputs, inputs
     return inputs, sum(min(1.0, length) * poolings * batch for length, poolings, batch in sizes)
+
+
+def _index_bytes(lookups: TableLookups) -> int:
+    """Of an index, and of its weight where it has one."""
+    return int(BIGINT_DTYPE) + (_WEIGHT_OF_INDEX_BYTES if lookups.is_weighted else 0)
 
 
 def _output_bytes(table: ModelTable, choice: Choice) -> float:
