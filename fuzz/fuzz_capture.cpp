@@ -78,7 +78,10 @@ std::string sound_capture(CommunicationNetworks communication) {
                          .output_widths = {1, 0.5, 2},
                          .bytes_per_column = {10, 20, 30},
                          .bytes_fixed = {1, 0, 2}},
-                        2, 400);
+                        {.memory_bytes = {400, 300},
+                         .least_widths = {0, 8, 0},
+                         .split_widths = {4, 0, 0},
+                         .pinned = {Problem::kAnyDevice, Problem::kAnyDevice, 1}});
   const SearchOptions options = {
       .beam_width = 2, .candidates = 2, .max_splits = 2, .grid_steps = 3, .threads = 1};
   Interrupt never;
@@ -117,7 +120,7 @@ std::optional<Capture> read(std::string_view bytes) {
 /// Plans what can be planned in no time.
 void plan(const Capture& capture) {
   const Problem& problem = capture.problem;
-  if (problem.tables() > 8 || problem.devices() > 8) {
+  if (problem.tables() > 8 || problem.devices() > 8 || problem.most_added() > 8) {
     return;
   }
   SearchOptions options = capture.options;
