@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -246,10 +247,16 @@ def test_tables_of_several_or_unpooled_features_are_planned_as_they_were_measure
 
 
 def test_high_costs_cover_nine_of_ten_of_the_golden_samples(golden_data: Path) -> None:  # noqa: F811
-    options = PretrainOptions(epochs=20)
-    models = pretrain(golden_data, "mine", options, progress=False)
-    for error in models.info.errors:
-        assert error.coverage == pytest.approx(0.9, abs=0.06), error
+    coverages: dict[tuple[str, str], list[float]] = {}
+    # 200 samples scale the high costs and 200 others are counted: one training alone is off by 3%.
+    for seed in range(3):
+        options = PretrainOptions(epochs=20, seed=seed)
+        for error in pretrain(golden_data, "mine", options, progress=False).info.errors:
+            assert error.coverage is not None
+            coverages.setdefault((error.network, error.part), []).append(error.coverage)
+    assert len(coverages) == 3
+    for part, found in coverages.items():
+        assert statistics.mean(found) == pytest.approx(0.9, abs=0.06), (part, found)
 
 
 def test_a_mixed_pool_keeps_the_data_type_of_each_table(tmp_path: Path) -> None:
