@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 
+from neuroshard_fast import EmbeddingTable, Feature, InputError, TableSet
 from neuroshard_fast.cli.main import main
 from neuroshard_fast.torchrec import TorchRecPlan
 from torchrec_cases import table_bytes
@@ -115,6 +116,32 @@ def test_a_model_is_planned_printed_and_written(
     for table in TABLES:
         assert f"\n{table}: " in printed
     assert "plan written to plan.json" in printed
+
+
+def test_statistics_of_the_models_batches_are_planned_with(module: str) -> None:
+    tables = [
+        EmbeddingTable(
+            name=name,
+            num_embeddings=rows,
+            embedding_dim=dim,
+            features=(Feature(name=feature, pooling_factor=30.0),),
+        )
+        for name, rows, dim, feature in (
+            *((f"t{k}", 100_000, 64, f"f{k}") for k in range(3)),
+            ("s", 1000, 16, "s"),
+        )
+    ]
+    TableSet.of(tables).save("stats.json")
+    assert plan(f"{module}:build") == 0
+    without = TorchRecPlan.load("plan.json")
+    assert plan(f"{module}:build", "--table-stats", "stats.json") == 0
+    found = TorchRecPlan.load("plan.json")
+    assert without.assumed_pooling == tuple(TABLES)
+    assert found.assumed_pooling == ()
+    assert found.cost_ms is not None
+    assert without.cost_ms is not None
+    assert found.cost_ms > 2 * without.cost_ms
+    assert plan(f"{module}:build", "--table-stats", "missing.json") == InputError.exit_code
 
 
 def test_without_a_file_the_plan_is_printed_only(

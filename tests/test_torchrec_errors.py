@@ -742,9 +742,17 @@ def test_an_error_leaves_no_last_plan_and_the_planner_goes_on() -> None:
     check_loads(described(ours, one_table()))
 
 
-def test_torchrecs_own_error_where_the_reservation_leaves_nothing_comes_through() -> None:
+def test_where_the_reservation_leaves_nothing_it_is_named_with_the_largest_tables() -> None:
     with pytest.warns(FutureWarning, match="HeuristicalStorageReservation"):
         reservation = HeuristicalStorageReservation(percentage=0.15)
     model = parts(bags=bags(bag("t")), dense=nn.Linear(2000, 2000, device=META))
     ours = planner(topology(2, 20 * MIB), storage_reservation=reservation)
-    refused(ours, model, "negative available hbm", kind=PlannerErrorType.INSUFFICIENT_STORAGE)
+    refused(
+        ours,
+        model,
+        "reservation: HeuristicalStorageReservation leaves no memory for tables",
+        "negative available hbm",
+        "before the reservation are 20.00 MiB a rank",
+        "largest tables: 'bags.t'",
+        kind=PlannerErrorType.INSUFFICIENT_STORAGE,
+    )

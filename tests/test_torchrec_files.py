@@ -582,6 +582,19 @@ def narrower(plan: ShardingPlan, table: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("offsets", [(0, 400), (100, 600)])
+def test_rows_that_overlap_and_leave_a_gap_are_refused(offsets: tuple[int, int]) -> None:
+    of_one = parts(one=sequences(sequence("s", rows=1000, dim=16)))
+    by_rows = {"s": ParameterConstraints(sharding_types=["row_wise"])}
+    plan = planner(topology(2), constraints=by_rows).plan(of_one)
+    check_plan(of_one, plan, topology(2))
+    ((_, _, sharding),) = shardings(plan)
+    for shard, offset in zip(sharding.sharding_spec.shards, offsets, strict=True):
+        shard.shard_offsets = [min(offset, 500), 0]
+    with pytest.raises(PlannerError, match=r"'one\.s': its shards do not meet at row"):
+        check_plan(of_one, plan, topology(2))
+
+
 def test_a_shard_on_a_rank_that_there_is_not_is_refused() -> None:
     of_one = one_table(1000, 16)
     whole = {"t": ParameterConstraints(sharding_types=["table_wise"])}

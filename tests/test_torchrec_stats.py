@@ -266,6 +266,14 @@ def a_batch(**fields: Any) -> KeyedJaggedTensor:
         (a_batch(values=torch.tensor([1.0, 2.0])), "feature 'f': rows must be whole numbers"),
         (a_batch(lengths=torch.tensor([1, 2])), "feature 'f': its lengths end at lookup 3 of the"),
         ({"f": [1]}, "observe takes KeyedJaggedTensors, got a dict"),
+        (
+            a_batch(
+                keys=["f", "g"],
+                lengths=torch.tensor([1, 1, 0]),
+                stride_per_key_per_rank=[[1], [2]],
+            ),
+            "features have different numbers of samples",
+        ),
     ],
 )
 def test_a_bad_batch_is_refused_and_counts_nothing(batch: Any, message: str) -> None:

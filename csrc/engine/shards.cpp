@@ -26,11 +26,12 @@ std::vector<Shard> split_shards(const Problem& problem,
     Shard& shard = shards[static_cast<std::size_t>(index)];
     const std::int64_t pieces = problem.pieces(shard.table, shard.width);
     if (pieces == 1) {
-      refuse("a shard of " + std::to_string(shard.width) +
-             (problem.kept_whole(shard.table, shard.width)
-                  ? " columns of table " + std::to_string(shard.table) +
-                        " must not be split: least_widths, split_widths or pinned forbid it"
-                  : " columns cannot be split into halves of a multiple of 4 columns"));
+      refuse(
+          "a shard of " + std::to_string(shard.width) +
+          (problem.kept_whole(shard.table, shard.width)
+               ? " columns of table " + std::to_string(shard.table) +
+                     " must not be split: least_widths, split_widths, pinned or its width forbid it"
+               : " columns cannot be split into halves of a multiple of 4 columns"));
     }
     shard.width /= pieces;
     const Shard first = shard;  // the list may move

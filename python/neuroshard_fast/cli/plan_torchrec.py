@@ -6,12 +6,15 @@ import argparse
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neuroshard_fast.cli.common import check_outputs, search_options
 from neuroshard_fast.cluster import MAX_DEVICES
 from neuroshard_fast.errors import InfeasiblePlanError, InputError
 from neuroshard_fast.units import parse_bytes
+
+if TYPE_CHECKING:
+    from neuroshard_fast.cost_models import CostModels
 
 _DEVICES_OF_A_HOST = 8
 
@@ -31,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="that the model will train on (default: cuda); --memory is HBM of a GPU, or DDR of a process",
     )
     group.add_argument(
+        "--table-stats",
+        metavar="FILE",
+        help="statistics of the model's batches, a table set as TableStats saves it",
+    )
+    group.add_argument(
         "--local-devices",
         type=int,
         help="devices of a host (default: 8, or all where they are fewer)",
@@ -42,7 +50,11 @@ def require_tables_or_model(args: argparse.Namespace) -> None:
     if (args.tables is None) == (args.torchrec is None):
         raise InputError("give either TABLES, a file of a table set, or --torchrec MODULE:FACTORY")
     if args.torchrec is None:
-        others = {"--compute-device": args.compute_device, "--local-devices": args.local_devices}
+        others = {
+            "--compute-device": args.compute_device,
+            "--local-devices": args.local_devices,
+            "--table-stats": args.table_stats,
+        }
         where = "is for --torchrec only"
     else:
         others = {"--plot": args.plot, "--capture": args.capture}
@@ -56,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan, print, and write what was asked for."""
     check_outputs(args.output)
     from neuroshard_fast.torchrec import NeuroShardPlanner, format_torchrec_plan
+    from neuroshard_fast.torchrec.options import checked_models
 
     model, constraints = make_model(args.torchrec)
     from torchrec.distributed.planner.types import (
@@ -77,12 +90,14 @@ def run(args: argparse.Namespace) -> int:
         kernel_config=KernelConfig(compute_device=device),
     )
     options = search_options(args)
+    models = checked_models(args.cost_models, device)
     planner = NeuroShardPlanner(
         topology,
         constraints=constraints,
-        cost_models=args.cost_models,
+        cost_models=models,
         options=options,
-        batch_size=_samples_of_a_rank(args, device),
+        batch_size=_samples_of_a_rank(args, models),
+        table_stats=args.table_stats,
     )
     try:
         planner.plan(model)
@@ -143,14 +158,11 @@ def _local_devices(args: argparse.Namespace) -> int:
     return local
 
 
-def _samples_of_a_rank(args: argparse.Namespace, device: str) -> int:
+def _samples_of_a_rank(args: argparse.Namespace, models: CostModels) -> int:
     """The global batch, or that of the cost models, divided among the ranks."""
-    from neuroshard_fast.torchrec.options import checked_models
-
     samples: int | None = args.batch_size
     if samples is None:
-        samples = checked_models(args.cost_models, device).info.batch_size
-        return max(1, samples // int(args.devices))
+        return max(1, models.info.batch_size // int(args.devices))
     devices: int = args.devices
     if samples < 1 or samples % devices:
         raise InputError(

@@ -19,7 +19,7 @@ MeasuringBackendName = Literal["fbgemm", "embedding-bag"]
 WARMUP_ITERATIONS = 5
 TIMED_ITERATIONS = 10
 """Iterations before and while timing; source: the published NeuroShard benchmark."""
-ALL_TO_ALLS = 5
+ALL_TO_ALLS_PER_LOOKUP = 5
 """Timed all-to-alls in place of an iteration of lookups. They vary more and take less: between processes that
 share processors the median of 50 repeats to 5%, that of 10 to 15%, and a plan waits for the slowest."""
 

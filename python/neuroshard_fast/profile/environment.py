@@ -8,7 +8,11 @@ from typing import Any, Literal
 
 from neuroshard_fast._version import __version__
 from neuroshard_fast.cost_data import CostDataInfo
-from neuroshard_fast.profile.backends import ALL_TO_ALLS, TIMED_ITERATIONS, WARMUP_ITERATIONS
+from neuroshard_fast.profile.backends import (
+    ALL_TO_ALLS_PER_LOOKUP,
+    TIMED_ITERATIONS,
+    WARMUP_ITERATIONS,
+)
 from neuroshard_fast.stamps import installed_versions, utc_now
 
 MeasuringName = Literal["fbgemm", "embedding-bag", "gloo", "nccl"]
@@ -41,7 +45,8 @@ def measured_info(backend: MeasuringName, rounds: int, **settings: Any) -> CostD
         backend=backend,
         hardware=hardware_name(),
         warmup=WARMUP_ITERATIONS,
-        iterations=TIMED_ITERATIONS * (ALL_TO_ALLS if backend in ("gloo", "nccl") else 1),
+        iterations=TIMED_ITERATIONS
+        * (ALL_TO_ALLS_PER_LOOKUP if backend in ("gloo", "nccl") else 1),
         rounds=rounds,
         versions=installed_versions(_DISTRIBUTIONS[backend]),
         date=utc_now(),

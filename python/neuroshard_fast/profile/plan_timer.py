@@ -11,7 +11,7 @@ import torch.distributed as dist
 from neuroshard_fast.features import output_dims
 from neuroshard_fast.profile.all_to_all import TorchAllToAll
 from neuroshard_fast.profile.backends import (
-    ALL_TO_ALLS,
+    ALL_TO_ALLS_PER_LOOKUP,
     TIMED_ITERATIONS,
     WARMUP_ITERATIONS,
     MeasuringBackendName,
@@ -31,8 +31,8 @@ class PlanTimer:
     """Measures plans with a process group; every process calls ``measure`` with the same plan.
 
     sets: what this process will hold, plan by plan; memory for it is set aside.
-    iterations: timed iterations of lookups a round, of which the median is taken, and ALL_TO_ALLS times as
-        many of all-to-alls.
+    iterations: timed iterations of lookups a round, of which the median is taken, and
+        ALL_TO_ALLS_PER_LOOKUP times as many of all-to-alls.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PlanTimer:
         iterations: int = TIMED_ITERATIONS,
     ) -> None:
         self._compute = compute_backend(backend, batch_size, sets=sets, iterations=iterations)
-        self._network = TorchAllToAll(device, batch_size, ALL_TO_ALLS * iterations)
+        self._network = TorchAllToAll(device, batch_size, ALL_TO_ALLS_PER_LOOKUP * iterations)
 
     def measure(self, plan: Placement, all_to_all: AllToAll | None = None) -> PlanRound:
         """A round: the compute of one device after the other while the rest is idle, in turns of a few

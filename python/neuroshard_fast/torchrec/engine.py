@@ -271,9 +271,16 @@ def _require_serves(models: CostModels, question: Question, options: SearchOptio
     low, high = models.info.batch_sizes
     if not low <= setting.samples <= high and not options.allow_batch_mismatch:
         ranks = setting.world_size
+        least, most = -(-low // ranks), high // ranks
+        if least > most:
+            raise InputError(
+                f"batch_size: cost models {models.info.name!r} hold for {low} to {high} samples a step, "
+                f"which {ranks} ranks cannot share evenly: take other cost_models, or accept the error with "
+                "options=SearchOptions(allow_batch_mismatch=True)"
+            )
         raise InputError(
             f"batch_size: {setting.batch_size} samples on each of {ranks} ranks are {setting.samples} a "
             f"step, but cost models {models.info.name!r} hold for {low} to {high} samples a step: take a "
-            f"batch_size of {-(-low // ranks)} to {high // ranks} or other cost_models, or accept the "
+            f"batch_size of {least} to {most} or other cost_models, or accept the "
             "error with options=SearchOptions(allow_batch_mismatch=True)"
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from neuroshard_fast.torchrec.errors import DoesNotFitError
 from neuroshard_fast.torchrec.question import Question
-from neuroshard_fast.torchrec.trials import Asked, Trials
+from neuroshard_fast.torchrec.trials import Asked, Trials, table_sizes
 from neuroshard_fast.units import format_bytes
 
 _LISTED = 3
@@ -19,14 +19,25 @@ def why_none(question: Question, asked: Asked) -> DoesNotFitError:
     without_one = trials.without_one()
     without_all = bool(without_one) or trials.without_all()
     lines = [
-        _headline(question),
+        _headline(question, "available"),
         _reservation(question, asked),
-        _largest(question, trials),
+        _largest(question, trials.sizes),
         *_on_no_rank(question, trials),
         *_in_the_way(question, trials, without_one, without_all),
         _smallest_change(question, asked, trials, without_one, without_all),
     ]
     return DoesNotFitError("\n  ".join(lines), is_memory=not without_all)
+
+
+def nothing_left(question: Question, reservation: object, reason: str) -> DoesNotFitError:
+    """The error where the reservation leaves no memory at all; ``question`` is of what was there before."""
+    lines = [
+        f"reservation: {type(reservation).__name__} leaves no memory for tables: {' '.join(reason.split())}",
+        _headline(question, "before the reservation"),
+        _largest(question, table_sizes(question)),
+        "a smaller reservation or batch_size, or more memory a rank, is what would help",
+    ]
+    return DoesNotFitError("\n  ".join(lines), is_memory=True)
 
 
 def host_overflow(question: Question, host_bytes: Sequence[int]) -> DoesNotFitError | None:
@@ -43,7 +54,7 @@ def host_overflow(question: Question, host_bytes: Sequence[int]) -> DoesNotFitEr
     return None
 
 
-def _headline(question: Question) -> str:
+def _headline(question: Question, of_what: str) -> str:
     setting, caps = question.setting, [max(0, cap) for cap in question.caps]
     shards = [
         line.at(question.tables[number].dim)
@@ -60,7 +71,7 @@ def _headline(question: Question) -> str:
         f"no plan fits {setting.world_size} ranks ({setting.compute_device}): the tables ask for "
         f"{format_bytes(asked)} of {setting.memory_kind}, {format_bytes(-(-asked // setting.world_size))} a "
         f"rank if spread evenly ({format_bytes(estimate)} by TorchRec's estimate, {format_bytes(training)} "
-        f"in training); available are {available} a rank, {format_bytes(sum(caps))} in all"
+        f"in training); {of_what} are {available} a rank, {format_bytes(sum(caps))} in all"
     )
 
 
@@ -91,10 +102,10 @@ def _reserved_share(question: Question, asked: Asked) -> float:
     return float(share) if share and question.setting.memory_kind == "HBM" else 0.0
 
 
-def _largest(question: Question, trials: Trials) -> str:
-    numbers = sorted(range(len(trials.sizes)), key=lambda k: -trials.sizes[k])[:_LISTED]
+def _largest(question: Question, sizes: Sequence[int]) -> str:
+    numbers = sorted(range(len(sizes)), key=lambda k: -sizes[k])[:_LISTED]
     return "largest tables: " + ", ".join(
-        f"{question.tables[k].fqn!r} {format_bytes(trials.sizes[k])}" for k in numbers
+        f"{question.tables[k].fqn!r} {format_bytes(sizes[k])}" for k in numbers
     )
 
 

@@ -48,6 +48,7 @@ class TableLookups(NamedTuple):
     """Lookups of a sample of the global batch.
 
     features: names. factors: mean lookups of each. vectors: pooled vectors of all of them.
+    output_bytes: of an element of the vectors that come out.
     sent_bytes: of an element of the vectors that devices exchange.
     is_weighted: whether every index comes with a weight.
     histogram: of their reuse; None where it has to be assumed.
@@ -59,6 +60,7 @@ class TableLookups(NamedTuple):
     features: tuple[str, ...]
     factors: tuple[float, ...]
     vectors: float
+    output_bytes: float
     sent_bytes: float
     is_weighted: bool
     histogram: tuple[float, ...] | None
@@ -129,6 +131,7 @@ def table_lookups(
         features=features,
         factors=tuple(factors),
         vectors=sum(bags),
+        output_bytes=_output_bytes(table, constraint),
         sent_bytes=_sent_bytes(table, constraint),
         is_weighted=table.is_weighted or bool(constraint is not None and constraint.is_weighted),
         histogram=histogram,
@@ -240,6 +243,11 @@ def _sent_bytes(table: ModelTable, constraint: ParameterConstraints | None) -> f
     coded: Mapping[str, tuple[float, float]] = table.offer.data.qcomm_dtype_sizes
     if operation.name in coded:
         return sum(coded[operation.name]) / 2
+    return _output_bytes(table, constraint)
+
+
+def _output_bytes(table: ModelTable, constraint: ParameterConstraints | None) -> float:
+    """Bytes of an element that comes out of the fused operator: fp32 where nothing is said."""
     output = None if constraint is None else constraint.output_dtype
     if output is None:
         output = table.offer.fused_params.get("output_dtype")

@@ -11,14 +11,14 @@ from neuroshard_fast.torchrec.widths import bytes_on, joined, piece_counts, widt
 _COLUMNS = 4
 
 
-def pack(columns: Columns, room: Sequence[int]) -> tuple[Devices, int] | None:
-    """A placement within ``room`` bytes of each rank, and the pieces of collections; None if none is found.
+def pack(columns: Columns, room: Sequence[int]) -> Devices | None:
+    """A placement within ``room`` bytes of each rank; None where none is found.
 
     The largest tables first, each to the rank with most room, or the least that holds it; tables that may be
     cut come after all others and fill what is left.
     """
     if not columns.dims:
-        return [[] for _ in room], 1
+        return [[] for _ in room]
     if min(room) < 0:
         return None
     for pieces in piece_counts(columns, len(room)):
@@ -30,7 +30,7 @@ def pack(columns: Columns, room: Sequence[int]) -> tuple[Devices, int] | None:
             devices = joined(devices, columns, pieces)
             fits = zip(bytes_on(devices, columns), room, strict=True)
             if all(taken <= free for taken, free in fits):
-                return devices, pieces
+                return devices
     return None
 
 

@@ -51,10 +51,9 @@ def find_plan(question: Question, engine: Engine | None, deadline: float) -> Fou
         best = _searched(question, engine, deadline)
     if engine is not None and best is not None:
         return Found(best.devices, engine.costs(best.problem, best.devices), False)
-    packed = pack(question.columns, room)
-    if packed is None:
+    devices = pack(question.columns, room)
+    if devices is None:
         return None
-    devices = packed[0]
     if engine is None:
         return Found(devices, None, False)
     costs = engine.costs(engine.problem(capped=False), devices) if engine.has_tables else None

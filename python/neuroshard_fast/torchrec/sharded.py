@@ -136,6 +136,8 @@ def _check_table(sharded: Sharded, setting: Setting) -> None:
         )
     if sharded.sharding_type in COLUMN_TYPES:
         _check_columns(sharded, where)
+    if sharded.sharding_type in ROW_TYPES:
+        _check_rows(sharded, where)
 
 
 def _check_columns(sharded: Sharded, where: str) -> None:
@@ -159,6 +161,14 @@ def _check_columns(sharded: Sharded, where: str) -> None:
                 "it; TorchRec shows the shards of a rank as one matrix, so they must be equally wide: "
                 "join them"
             )
+
+
+def _check_rows(sharded: Sharded, where: str) -> None:
+    end = 0
+    for shard in sorted(sharded.shards, key=lambda s: (s.row_offset, s.rows)):
+        if shard.columns != sharded.table.dim or (shard.rows and shard.row_offset != end):
+            raise InputError(f"{where}: its shards do not meet at row {end}")
+        end += shard.rows
 
 
 def _check_widths_of_collections(found: Sequence[Sharded]) -> None:

@@ -85,6 +85,10 @@ class TableStats:
         for batch in batches:
             if not isinstance(batch, KeyedJaggedTensor):
                 raise InputError(f"observe takes KeyedJaggedTensors, got a {type(batch).__name__}")
+            if batch.variable_stride_per_key():
+                raise InputError(
+                    "observe: batches whose features have different numbers of samples are not supported"
+                )
         counted: list[str] = []
         if self.share == 1.0 or (self._credit_s > 0.0 and self._credit_s >= self._wanted_s):
             counted.extend(self._count_in_turn(batches, started))

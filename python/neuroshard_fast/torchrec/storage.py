@@ -87,14 +87,15 @@ def column_storage(
     weights = table.rows * WEIGHT_BYTES[table.data_type]
     state = table.rows * table.optimizer.bytes_per_element
     counted_inputs, counted_outputs = _counted_batch(table, lookups)
-    world_size, element = setting.world_size, _output_bytes(table, choice)
+    world_size = setting.world_size
     training = Line(
-        weights + state + outputs * world_size * element,
+        weights + state + outputs * world_size * lookups.output_bytes,
         inputs * world_size * _index_bytes(lookups) + table.rows * table.optimizer.bytes_per_row,
     )
     if choice.kernel == _DEVICE_KERNEL:
         estimate = Line(
-            weights * (1.0 + table.estimate_factor) + counted_outputs * world_size * element,
+            weights * (1.0 + table.estimate_factor)
+            + counted_outputs * world_size * _counted_output_bytes(table, choice),
             counted_inputs * world_size * BIGINT_DTYPE,
         )
         return ColumnStorage(estimate, training, Line(0.0, 0.0))
@@ -125,6 +126,10 @@ def fixed_storage(
     asked = _ask_torchrec(table, choice, lookups, setting, choice.layout, sizes)
     element, state = WEIGHT_BYTES[table.data_type], table.optimizer
     replicated = choice.layout == "data_parallel"
+    more_a_number = max(0.0, lookups.output_bytes - _counted_output_bytes(table, choice))
+    _, outputs = _true_batch(table, lookups, setting)
+    if not replicated:
+        outputs *= setting.world_size
     found = []
     for (rows, columns), storage in zip(sizes, asked, strict=True):
         on_device = storage.hbm if setting.compute_device == "cuda" else storage.ddr
@@ -133,6 +138,7 @@ def fixed_storage(
         counted_state = math.ceil(weights * table.estimate_factor)
         real_state = rows * (columns * state.bytes_per_element + state.bytes_per_row)
         more = real_state - counted_state + (weights if replicated else 0)
+        more += math.ceil(outputs * columns * more_a_number) if rows else 0
         if choice.kernel in _HOST_KERNELS:
             found.append(ShardStorage(on_device, on_device, host + max(0, more)))
         else:
@@ -160,7 +166,8 @@ def _index_bytes(lookups: TableLookups) -> int:
     return int(BIGINT_DTYPE) + (_WEIGHT_OF_INDEX_BYTES if lookups.is_weighted else 0)
 
 
-def _output_bytes(table: ModelTable, choice: Choice) -> float:
+def _counted_output_bytes(table: ModelTable, choice: Choice) -> float:
+    """Of an element that comes out as TorchRec counts it: like the weights where nothing is said."""
     output = choice.carried.output_dtype
     if output is None:
         return WEIGHT_BYTES[table.data_type]
@@ -201,7 +208,7 @@ def _ask_torchrec(
         caching_ratio=cache_ratio or UVM_CACHING_RATIO,
         is_pooled=table.kind == "bags",
         input_data_type_size=BIGINT_DTYPE,
-        output_data_type_size=_output_bytes(table, choice),
+        output_data_type_size=_counted_output_bytes(table, choice),
         key_value_params=choice.carried.key_value_params,
         kv_cache_load_factor=data.fused_params.get("cache_load_factor", KV_CACHING_RATIO),
     )

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import nn
-from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation, Topology
+from torchrec.distributed.planner.types import (
+    ParameterConstraints,
+    PlannerError,
+    StorageReservation,
+    Topology,
+)
 from torchrec.distributed.types import ModuleSharder
 
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.options import SearchOptions
 from neuroshard_fast.torchrec.constraints import choose, is_excluded
 from neuroshard_fast.torchrec.engine import serves
+from neuroshard_fast.torchrec.infeasible import nothing_left
 from neuroshard_fast.torchrec.lookups import Statistics, TableLookups, table_lookups
 from neuroshard_fast.torchrec.model import ModelTable, find_tables
 from neuroshard_fast.torchrec.notes import listed
@@ -84,14 +90,18 @@ class Terms:
         ]
         # First, as a reservation counts with constraints as they are.
         lookups = [self.lookups(table) for table in tables]
-        reserved = self.reservation.reserve(
-            topology=self.topology,
-            batch_size=self.setting.batch_size,
-            module=module,
-            sharders=list(sharders),
-            constraints=self.constraints or None,
-        )
-        return pose(
+        refusal = None
+        try:
+            reserved = self.reservation.reserve(
+                topology=self.topology,
+                batch_size=self.setting.batch_size,
+                module=module,
+                sharders=list(sharders),
+                constraints=self.constraints or None,
+            )
+        except PlannerError as error:
+            reserved, refusal = self.topology, str(error)
+        question = pose(
             tables,
             choices,
             lookups,
@@ -100,6 +110,9 @@ class Terms:
             host_caps(reserved),
             uneven_columns=self.uneven_columns,
         )
+        if refusal is not None:
+            raise nothing_left(question, self.reservation, refusal)
+        return question
 
     def asked(
         self, tables: Sequence[ModelTable], models: CostModels, options: SearchOptions

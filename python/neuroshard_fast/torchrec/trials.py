@@ -16,7 +16,7 @@ from neuroshard_fast.torchrec.setting import Setting
 
 _MOST_SECONDS = 2.0  # other ranks wait for the error
 _MOST_TRIED = 24  # constraints that are lifted one by one, of the largest tables
-_MOST_TIMES_DEVICES = 64
+_MOST_TIMES_DEVICES = 8
 _FINE = 0.01  # of the memory that is missing, to which it is told
 _LEAST_BYTES = 2**20
 
@@ -50,7 +50,7 @@ class Trials:
         self._asked = asked
         self._deadline = time.monotonic() + _MOST_SECONDS
         self.obstacles = _obstacles(question, asked)
-        self.sizes = _sizes(question)
+        self.sizes = table_sizes(question)
 
     def without_one(self) -> list[int]:
         """Tables, the largest first, of which lifting the one obstacle would do."""
@@ -83,7 +83,8 @@ class Trials:
             low, high = (low, middle) if fit(middle) else (middle, high)
         most = _MOST_TIMES_DEVICES * setting.world_size // step
         served = (n * step for n in range(high, most + 1) if self._serves(n * step))
-        return next(served, None)
+        # Outputs take more memory the more ranks there are, so that more may fit less.
+        return next((more for more in served if more == high * step or fit(more // step)), None)
 
     def bytes_wanted(self) -> int | None:
         """How many bytes more on every rank would do, to one in a hundred; None where none would."""
@@ -181,7 +182,8 @@ def _free_choice(question: Question, number: int) -> Choice | None:
     )
 
 
-def _sizes(question: Question) -> list[int]:
+def table_sizes(question: Question) -> list[int]:
+    """Memory of each table, in all its shards as they stand, bytes."""
     sizes = [0] * len(question.tables)
     for line, number in zip(question.storage, question.free, strict=True):
         sizes[number] = line.at(question.tables[number].dim).larger
