@@ -756,3 +756,10 @@ def test_where_the_reservation_leaves_nothing_it_is_named_with_the_largest_table
         "largest tables: 'bags.t'",
         kind=PlannerErrorType.INSUFFICIENT_STORAGE,
     )
+
+
+def test_what_is_no_sharder_is_named() -> None:
+    with pytest.raises(
+        PlannerError, match="sharders: ModuleSharders of TorchRec are wanted, got a int"
+    ):
+        planner(topology(2)).plan(one_table(), [1])

@@ -110,10 +110,13 @@ def find_tables(
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"module: a torch.nn.Module is wanted, got a {type(module).__name__}")
-    by_type = {
-        sharder_name(sharder.module_type): sharder
-        for sharder in (get_default_sharders() if sharders is None else sharders)
-    }
+    sharders = get_default_sharders() if sharders is None else sharders
+    for sharder in sharders:
+        if not isinstance(sharder, ModuleSharder):
+            raise InputError(
+                f"sharders: ModuleSharders of TorchRec are wanted, got a {type(sharder).__name__}"
+            )
+    by_type = {sharder_name(sharder.module_type): sharder for sharder in sharders}
     offers: dict[str, Offer] = {}
     tables: list[ModelTable] = []
     queue: deque[tuple[str, nn.Module]] = deque([("", module)])
