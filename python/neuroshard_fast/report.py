@@ -60,7 +60,8 @@ def format_plan(plan: ShardingPlan) -> str:
         colalign=("right",) * len(headers),
     )
     lines = [
-        f"predicted cost {plan.cost_ms:.3f} ms a step on {plan.world_size} devices "
+        f"predicted cost {plan.cost_ms:.3f} ms a step of {plan.batch_size} samples on "
+        f"{plan.world_size} devices "
         f"({plan.algorithm}, planned in {plan.planning_ms:.1f} ms, "
         f"{len(plan.column_splits)} column splits)",
         provenance(plan.cost_models, plan.batch_size),

@@ -91,12 +91,17 @@ def run(args: argparse.Namespace) -> int:
     )
     options = search_options(args)
     models = checked_models(args.cost_models, device)
+    batch_size = _samples_of_a_rank(args, models)
+    # Here, where the batch is that of all devices; the planner speaks of that of a rank.
+    models.require_batch_size(
+        batch_size * int(args.devices), allow_mismatch=options.allow_batch_mismatch
+    )
     planner = NeuroShardPlanner(
         topology,
         constraints=constraints,
         cost_models=models,
         options=options,
-        batch_size=_samples_of_a_rank(args, models),
+        batch_size=batch_size,
         table_stats=args.table_stats,
     )
     try:

@@ -195,7 +195,10 @@ class TableStats:
         described = [self._tables[name].described() for name in sorted(self._tables)]
         tables: list[EmbeddingTable] = [table for table in described if table is not None]
         if not tables:
-            raise InputError("no table was counted yet: observe batches that have its features")
+            raise InputError(
+                "no table was counted yet: observe batches that have its features, in the loop of a training "
+                "or with share=1.0, which passes none over for want of time"
+            )
         return TableSet.of(tables)
 
     def save(self, path: str | os.PathLike[str]) -> None:
