@@ -184,6 +184,23 @@ def test_columns_of_a_pooled_table_lie_in_shards_of_unequal_width(
         assert len(set(ranks)) > 1
 
 
+@pytest.mark.parametrize("world_size", EVERY_COMMIT)
+def test_rows_are_cut_evenly_where_memory_is_not(train: Any, world_size: int) -> None:
+    found = train(world_size, EVERY_COMMIT[world_size])
+    forced = [
+        (table, found[seed][0]["tables"][table.name])
+        for seed in SQUEEZED_BAGS
+        if seed in found
+        for _, table in draw(seed).tables
+        if table.forced == "row_wise"
+    ]
+    assert forced
+    for table, planned in forced:
+        most = -(-table.rows // world_size)
+        assert [rank for rank, _, _ in planned["shards"]] == list(range(world_size))
+        assert all(rows == most for _, rows, _ in planned["shards"][:-1])
+
+
 def test_columns_of_a_sequence_are_cut_into_one_width(train: Any) -> None:
     for world_size, seeds in EVERY_COMMIT.items():
         found = train(world_size, seeds)

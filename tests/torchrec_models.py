@@ -152,7 +152,7 @@ def _draw_collection(
         rows = int(np.exp(generator.uniform(np.log(3), np.log(most_rows))))
         forced = None
         chance = generator.random()
-        if chance < 0.15 and rows >= _LEAST_ROWS_BY_ROW and not is_squeezed:
+        if chance < 0.15 and rows >= _LEAST_ROWS_BY_ROW:
             forced = "row_wise"
         elif chance < 0.3 and optimizer != "rowwise_adagrad":
             forced = "column_wise"

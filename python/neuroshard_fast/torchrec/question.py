@@ -166,7 +166,8 @@ def _fixed_shards(
             world_size=setting.world_size,
             local_world_size=setting.group_size,
             sharding_type=choice.layout,
-            device_memory_sizes=setting.device_memory,
+            # Not in proportion to the memory of ranks: TorchRec trains such rows with wrong outputs.
+            device_memory_sizes=None,
         )
         first = hosts.get(number, 0) * setting.group_size
         storages = fixed_storage(table, choice, lookups[number], setting, sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torchrec.distributed.planner.types import Topology
 
@@ -17,8 +17,6 @@ class Setting(NamedTuple):
     local_world_size: ranks of a host, by which devices are numbered.
     group_size: ranks with fast links among them, which TorchRec takes for a host when it plans.
     batch_size: samples a rank.
-    device_memory: bytes of each device where the topology gives them one by one: TorchRec sizes
-        row-wise shards by it; else None.
     """
 
     compute_device: str
@@ -26,7 +24,6 @@ class Setting(NamedTuple):
     local_world_size: int
     group_size: int
     batch_size: int
-    device_memory: list[int] | None
 
     @classmethod
     def of(cls, topology: Topology, batch_size: int) -> Setting:
@@ -42,7 +39,6 @@ class Setting(NamedTuple):
             local_world_size=topology.local_world_size,
             group_size=topology.intra_group_size,
             batch_size=batch_size,
-            device_memory=_device_memory(topology),
         )
 
     @property
@@ -76,12 +72,3 @@ def memory_caps(topology: Topology) -> list[int]:
 def host_caps(topology: Topology) -> list[int]:
     """Bytes of host memory that each rank has for tables that do not lie on its GPU."""
     return [device.storage.ddr for device in topology.devices]
-
-
-def _device_memory(topology: Topology) -> list[int] | None:
-    # TorchRec's enumerator reads this attribute too; there is no public one.
-    custom: Any = getattr(topology, "_custom_topology_data", None)
-    field = "hbm_cap" if topology.compute_device == "cuda" else "ddr_cap"
-    if custom is None or not custom.has_data(field):
-        return None
-    return list(custom.get_data(field))

@@ -12,7 +12,6 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from neuroshard_fast.torchrec.constraints import COLUMN_WISE, TABLE_WISE, Choice
 from neuroshard_fast.torchrec.packing import pack
 from neuroshard_fast.torchrec.question import Question, pose
-from neuroshard_fast.torchrec.setting import Setting
 
 _MOST_SECONDS = 2.0  # other ranks wait for the error
 _MOST_TRIED = 24  # constraints that are lifted one by one, of the largest tables
@@ -128,7 +127,7 @@ class Trials:
             question.tables,
             changed,
             question.lookups,
-            _larger(question.setting, ranks),
+            question.setting._replace(world_size=ranks),
             [cap + more_bytes for cap in question.caps + question.caps[:1] * added],
             question.host_caps + question.host_caps[:1] * added,
             uneven_columns=self._asked.uneven_columns,
@@ -137,14 +136,6 @@ class Trials:
         columns = posed.columns
         least = sum(columns.bytes_of(table, dim) for table, dim in enumerate(columns.dims))
         return min(room) >= 0 and least <= sum(room) and pack(columns, room) is not None
-
-
-def _larger(setting: Setting, ranks: int) -> Setting:
-    added, memory = ranks - setting.world_size, setting.device_memory
-    return setting._replace(
-        world_size=ranks,
-        device_memory=None if memory is None else memory + memory[:1] * added,
-    )
 
 
 def _obstacles(question: Question, asked: Asked) -> dict[int, str]:
