@@ -89,6 +89,10 @@ def constraints() -> Constraints:
     }
 
 
+EXCLUDING = {"left_out": ParameterConstraints(device_group="cpu")}
+"""What of the constraints says that a table is none of the plan's."""
+
+
 def devices() -> Topology:
     """Four GPUs on which ``bags.cut`` fits in unequal shards."""
     return topology(4, CAPS)
@@ -136,7 +140,7 @@ def test_a_plan_read_back_is_the_same_and_the_same_for_torchrec(
     loaded = TorchRecPlan.load(tmp_path / name)
     assert loaded == described_plan
     assert described_plan.diff(loaded) == []
-    again = loaded.to_sharding_plan(model(), topology=devices())
+    again = loaded.to_sharding_plan(model(), topology=devices(), constraints=EXCLUDING)
     assert again == plan
     assert [path for path, _, _ in shardings(again)] == [path for path, _, _ in shardings(plan)]
 
@@ -144,7 +148,7 @@ def test_a_plan_read_back_is_the_same_and_the_same_for_torchrec(
 def test_what_a_file_holds_of_constraints_arrives_without_them(
     made: tuple[ShardingPlan, TorchRecPlan],
 ) -> None:
-    again = made[1].to_sharding_plan(model(), topology=devices())
+    again = made[1].to_sharding_plan(model(), topology=devices(), constraints=EXCLUDING)
     found = {name: sharding for _, name, sharding in shardings(again)}
     wanted = constraints()
     for field in (
@@ -160,13 +164,17 @@ def test_each_sharding_plan_of_a_file_is_of_new_objects(
     made: tuple[ShardingPlan, TorchRecPlan],
 ) -> None:
     plan, described_plan = made
-    changed = described_plan.to_sharding_plan(model(), topology=devices())
+    changed = described_plan.to_sharding_plan(model(), topology=devices(), constraints=EXCLUDING)
     for _, name, sharding in shardings(changed):
         if name == "small":
             sharding.cache_params.load_factor = 0.7
         if name == "cut":
             sharding.sharding_spec.shards.clear()
-    assert described_plan.to_sharding_plan(model(), topology=devices()) == plan != changed
+    assert (
+        described_plan.to_sharding_plan(model(), topology=devices(), constraints=EXCLUDING)
+        == plan
+        != changed
+    )
 
 
 class Misses(CacheStatistics):  # type: ignore[misc]  # TorchRec has no types
@@ -301,6 +309,9 @@ def put(*path: Any) -> Callable[[dict[str, Any]], None]:
         (put("ranks", 1, "rank", 3), ["ranks must be 0 to 3"]),
         (put("ranks", 1, "estimated_bytes", -1), ["ranks[1]: estimated_bytes"]),
         (put("ranks", 2, "training_bytes", 2**61), ["ranks[2]: training_bytes"]),
+        (put("ranks", 2, "training_bytes", 7), ["ranks[2]: training_bytes is 7, but its shards"]),
+        (put("ranks", 2, "num_shards", 99), ["ranks[2]: num_shards is 99, but its shards make"]),
+        (put("ranks", 2, "cap_bytes", -3), ["ranks[2]: cap_bytes", "-3"]),
         (put("ranks", 0, "total_ms", "fast"), ["ranks[0].total_ms", "float"]),
         (put("colour", "red"), ["colour"]),
         (put("tables", "cut", "colour", "red"), ["colour"]),
@@ -345,12 +356,13 @@ def check_unusable(
     *words: str,
     module: nn.Module | None = None,
     on: Topology | None = None,
+    given: Constraints = EXCLUDING,
 ) -> None:
     """There is no sharding plan, and check_plan says the same; ``words`` are in the error."""
     module, on = model() if module is None else module, devices() if on is None else on
     for use in (
-        lambda: plan.to_sharding_plan(module, topology=on),
-        lambda: check_plan(module, plan, on),
+        lambda: plan.to_sharding_plan(module, topology=on, constraints=given),
+        lambda: check_plan(module, plan, on, constraints=given),
     ):
         with pytest.raises(PlannerError) as caught:
             use()
@@ -364,9 +376,45 @@ def check_unusable(
 def test_a_plan_of_the_model_and_the_topology_passes(
     made: tuple[ShardingPlan, TorchRecPlan],
 ) -> None:
-    check_plan(model(), made[1], devices())
-    only = get_default_sharders()
-    check_plan(model(), made[1], devices(), only)
+    check_plan(model(), made[1], devices(), constraints=EXCLUDING)
+    check_plan(model(), made[1], devices(), get_default_sharders(), EXCLUDING)
+    check_plan(model(), made[0], devices(), constraints=EXCLUDING)
+
+
+def test_a_table_is_not_excluded_because_a_file_says_so(
+    made: tuple[ShardingPlan, TorchRecPlan], contents: dict[str, Any]
+) -> None:
+    check_unusable(
+        made[1],
+        "table 'deep.sequences.left_out': excluded, but no device group of constraints gives it to another",
+        given={},
+    )
+    contents["tables"] = [table for table in contents["tables"] if table["name"] != "rows"]
+    check_unusable(plan_of(contents), "table 'bags.rows' of the model is not in it")
+    contents["excluded"].append("bags.rows")
+    check_unusable(plan_of(contents), "table 'bags.rows': excluded, but no device group")
+
+
+def test_shards_take_no_less_than_their_weights_and_optimizer(contents: dict[str, Any]) -> None:
+    for field in ("estimated_bytes", "training_bytes"):
+        changed = json.loads(json.dumps(contents))
+        of(changed, "cut")["shards"][0][field] = 0
+        check_unusable(
+            plan_of(changed),
+            f"table 'bags.cut': {field} of its shard on rank",
+            "is 0, but its weights",
+        )
+    given = {"t": ParameterConstraints(compute_kernels=["fused_uvm"])}
+    plan = described(planner(topology(2), constraints=given), one_table())
+    (table,) = plan.tables
+    shards_without = tuple(msgspec.structs.replace(s, host_bytes=0) for s in table.shards)
+    changed_table = msgspec.structs.replace(table, shards=shards_without)
+    check_unusable(
+        msgspec.structs.replace(plan, tables=(changed_table,)),
+        "host_bytes of its shard on rank",
+        module=one_table(),
+        on=topology(2),
+    )
 
 
 def test_a_table_that_the_model_has_and_the_plan_has_not_is_named(
@@ -439,7 +487,10 @@ def test_what_a_file_says_of_ranks_does_not_hide_what_their_shards_take(
 
 def test_more_memory_is_welcome(made: tuple[ShardingPlan, TorchRecPlan]) -> None:
     plan, described_plan = made
-    assert described_plan.to_sharding_plan(model(), topology=topology(4)) == plan
+    assert (
+        described_plan.to_sharding_plan(model(), topology=topology(4), constraints=EXCLUDING)
+        == plan
+    )
 
 
 def test_less_host_memory_than_kernels_need_is_named() -> None:
@@ -496,7 +547,7 @@ def shards(*of_shards: tuple[int, int, int]) -> list[dict[str, int]]:
         ),
         (put("tables", "cut", "sharding_type", "table_wise"), "table-wise, it has"),
         (put("tables", "cut", "compute_kernel", "dense"), "with kernel dense"),
-        (put("tables", "copied", "sharding_type", "row_wise"), "its shards do not make up"),
+        (put("tables", "copied", "sharding_type", "row_wise"), "does not shard row_wise with kernel dense"),
         (put("tables", "s", "sharding_type", "table_row_wise"), "does not shard table_row_wise"),
         (put("tables", "small", "carried", "colour", 1), "carried: colour"),
         (put("tables", "small", "carried", "output_dtype", "FP7"), "output_dtype: 'FP7'"),
@@ -582,17 +633,120 @@ def narrower(plan: ShardingPlan, table: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("offsets", [(0, 400), (100, 600)])
-def test_rows_that_overlap_and_leave_a_gap_are_refused(offsets: tuple[int, int]) -> None:
+def by_rows(*shards_of: tuple[int, int, int]) -> Any:
+    """Puts these shards in place of a table's: rank, row offset, rows."""
+
+    def change(sharding: Any) -> None:
+        template = sharding.sharding_spec.shards[0]
+        sharding.ranks = [rank for rank, _, _ in shards_of]
+        sharding.sharding_spec.shards = [
+            type(template)([offset, 0], [rows, 16], f"rank:{rank}/cuda:{rank}")
+            for rank, offset, rows in shards_of
+        ]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        by_rows((0, 0, 500), (1, 400, 500)),
+        by_rows((0, 100, 500), (1, 500, 500)),
+        by_rows((0, 0, 400), (1, 400, 600)),
+        by_rows((1, 0, 500), (0, 500, 500)),
+        by_rows((0, 0, 500), (0, 500, 500)),
+        by_rows((0, 0, 250), (0, 250, 250), (1, 500, 500)),
+        by_rows((0, 0, 1000)),
+    ],
+)
+def test_rows_that_lie_where_torchrec_does_not_look_for_them_are_refused(change: Any) -> None:
     of_one = parts(one=sequences(sequence("s", rows=1000, dim=16)))
-    by_rows = {"s": ParameterConstraints(sharding_types=["row_wise"])}
-    plan = planner(topology(2), constraints=by_rows).plan(of_one)
+    given = {"s": ParameterConstraints(sharding_types=["row_wise"])}
+    plan = planner(topology(2), constraints=given).plan(of_one)
     check_plan(of_one, plan, topology(2))
     ((_, _, sharding),) = shardings(plan)
-    for shard, offset in zip(sharding.sharding_spec.shards, offsets, strict=True):
-        shard.shard_offsets = [min(offset, 500), 0]
-    with pytest.raises(PlannerError, match=r"'one\.s': its shards do not meet at row"):
+    change(sharding)
+    with pytest.raises(
+        PlannerError,
+        match=r"'one\.s': (row_wise, it needs a shard of 500 rows, .* ranks 0 to 1|its shards do not make)",
+    ):
         check_plan(of_one, plan, topology(2))
+
+
+def test_fewer_rows_than_ranks_leave_the_last_ranks_without_any() -> None:
+    of_one = one_table(5, 16)
+    given = {"t": ParameterConstraints(sharding_types=["row_wise"])}
+    for ranks in (2, 3, 4, 8):
+        plan = planner(topology(ranks, local=1), constraints=given).plan(of_one)
+        check_plan(of_one, plan, topology(ranks, local=1))
+
+
+@pytest.mark.parametrize("kind", ["table_row_wise", "table_column_wise"])
+def test_a_table_of_one_host_that_lies_on_two_is_refused(kind: str) -> None:
+    of_one, devices = one_table(1000, 16), topology(4, local=2)
+    given = {"t": ParameterConstraints(sharding_types=["table_row_wise"])}
+    plan = planner(devices, constraints=given).plan(of_one)
+    ((_, _, sharding),) = shardings(plan)
+    sharding.sharding_type = kind
+    template, by_row = sharding.sharding_spec.shards[0], kind == "table_row_wise"
+    sharding.ranks = [0, 3]
+    sharding.sharding_spec.shards = [
+        type(template)(
+            [500 * place, 0] if by_row else [0, 8 * place],
+            [500, 16] if by_row else [1000, 8],
+            f"rank:{rank}/cuda:{rank % 2}",
+        )
+        for place, rank in enumerate(sharding.ranks)
+    ]
+    wanted = "of ranks 0 to 1" if by_row else "it lies on hosts 0, 1"
+    with pytest.raises(PlannerError, match=wanted):
+        check_plan(of_one, plan, devices)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"compute_kernel": "dense"}, "does not shard table_wise with kernel dense"),
+        ({"compute_kernel": "fast"}, "does not shard table_wise with kernel fast"),
+        (
+            {"sharding_type": "data_parallel", "sharding_spec": None},
+            "does not shard data_parallel with kernel fused",
+        ),
+        ({"sharding_type": "grid_shard"}, "sharding type grid_shard is not supported"),
+        ({"sharding_type": 3}, "3 is no sharding type"),
+        ({"sharding_spec": None}, "it has no list of shards"),
+    ],
+)
+def test_what_the_sharder_does_not_offer_is_refused(fields: dict[str, Any], words: str) -> None:
+    of_one = one_table(1000, 16)
+    whole = {"t": ParameterConstraints(sharding_types=["table_wise"])}
+    plan = planner(topology(2), constraints=whole).plan(of_one)
+    ((_, _, sharding),) = shardings(plan)
+    for field, value in fields.items():
+        setattr(sharding, field, value)
+    with pytest.raises(PlannerError, match=rf"'bags\.t': .*{words}|'bags\.t': {words}"):
+        check_plan(of_one, plan, topology(2))
+
+
+def test_what_is_no_plan_is_refused() -> None:
+    of_one = one_table(1000, 16)
+    plan = planner(topology(2)).plan(of_one)
+    spoilt: list[Any] = [
+        ShardingPlan(None),
+        ShardingPlan({"": None}),
+        ShardingPlan({"bags": {"t": 1}}),
+    ]
+    sharding = plan.plan["bags"]["t"]
+    sharding.sharding_spec.shards[0].shard_offsets = ["a", 0]
+    for wrong in (*spoilt, plan):
+        with pytest.raises(PlannerError, match="plan: "):
+            check_plan(of_one, wrong, topology(2))
+    made: Any = planner(topology(2))
+    made.plan(of_one)
+    with pytest.raises(InputError, match="diff: a TorchRecPlan is wanted, got a int"):
+        made.last_plan.diff(3)
+    with pytest.raises(PlannerError, match="topology: a Topology of TorchRec is wanted, got a int"):
+        made.last_plan.to_sharding_plan(of_one, topology=3)
 
 
 def test_a_shard_on_a_rank_that_there_is_not_is_refused() -> None:

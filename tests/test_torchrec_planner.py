@@ -80,7 +80,6 @@ from torchrec_cases import (
     shardings,
     table_bytes,
     topology,
-    torchrec_options,
     torchrec_storage,
     types_of,
     widths,
@@ -536,18 +535,6 @@ def test_tables_cut_by_rows_within_a_host_are_spread_over_the_hosts() -> None:
     check_sound(plan, model, devices)
     ranks = {name: sharding.ranks for _, name, sharding in shardings(plan)}
     assert sorted(ranks.values()) == [[0, 1], [2, 3]]
-
-
-def test_rows_are_cut_by_the_memory_of_ranks_as_torchrec_cuts_them() -> None:
-    model, devices = one_table(1000, 16), topology(4, [30 * MIB, 10 * MIB, 20 * MIB, 20 * MIB])
-    constraints = {"t": ParameterConstraints(sharding_types=["row_wise"])}
-    plan = planner(devices, constraints=constraints).plan(model)
-    theirs = torchrec_options(model, devices, constraints=constraints)[1]
-    (fused,) = (option for option in theirs if option.compute_kernel == "fused")
-    ((_, _, sharding),) = shardings(plan)
-    sizes = [list(shard.shard_sizes) for shard in sharding.sharding_spec.shards]
-    assert sizes == [list(shard.size) for shard in fused.shards]
-    assert len({rows for rows, _ in sizes}) > 2
 
 
 def test_a_replicated_table_and_one_cut_by_rows_take_room_from_the_others() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from neuroshard_fast import config
+from neuroshard_fast.errors import InputError
 from neuroshard_fast.plan import CostModelsUsed
 from neuroshard_fast.torchrec.carried import Plain
 
@@ -145,7 +146,8 @@ class TorchRecPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The plan as TorchRec takes it, without planning again.
 
         It is checked against the model and the topology first. ``constraints`` are only needed for what no
-        file can hold. TorchRec's PlannerError where something does not fit, by name.
+        file can hold, and where device groups exclude tables. TorchRec's PlannerError where something does
+        not fit, by name.
         """
         from neuroshard_fast.torchrec.reuse_plan import sharding_plan_for
 
@@ -153,6 +155,8 @@ class TorchRecPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def diff(self, other: TorchRecPlan) -> list[str]:
         """How ``other`` differs from this plan, a line each; empty where it would train alike."""
+        if not isinstance(other, TorchRecPlan):
+            raise InputError(f"diff: a TorchRecPlan is wanted, got a {type(other).__name__}")
         return [*_diff_of_settings(self, other), *_diff_of_tables(self, other)]
 
 

@@ -9,14 +9,17 @@ from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from neuroshard_fast.errors import InputError, NeuroShardError
+from neuroshard_fast.memory import WEIGHT_BYTES
 from neuroshard_fast.torchrec.carried import Carried, read_carried
-from neuroshard_fast.torchrec.constraints import checked_constraints
+from neuroshard_fast.torchrec.constraints import checked_constraints, is_excluded
 from neuroshard_fast.torchrec.errors import planner_error
 from neuroshard_fast.torchrec.model import ModelTable, find_tables
+from neuroshard_fast.torchrec.options import checked_topology
 from neuroshard_fast.torchrec.plan import TablePlan, TorchRecPlan
 from neuroshard_fast.torchrec.setting import Setting, host_caps, memory_caps
 from neuroshard_fast.torchrec.sharded import sharded_tables
 from neuroshard_fast.torchrec.sharding_plan import torchrec_objects
+from neuroshard_fast.torchrec.storage import HOST_KERNELS
 from neuroshard_fast.units import format_bytes
 
 
@@ -29,11 +32,12 @@ def sharding_plan_for(
 ) -> ShardingPlan:
     """See :meth:`TorchRecPlan.to_sharding_plan`."""
     try:
-        setting = Setting.of(topology, plan.batch_size)
+        setting = Setting.of(checked_topology(topology), plan.batch_size)
+        given = checked_constraints(constraints)
         _require_topology(plan, setting, topology)
         tables = find_tables(module, sharders, setting.compute_device)
-        _require_tables(plan, tables, setting)
-        return torchrec_objects(plan, setting, _carried_with(checked_constraints(constraints)))
+        _require_tables(plan, tables, setting, given)
+        return torchrec_objects(plan, setting, _carried_with(given))
     except NeuroShardError as error:
         raise planner_error(error) from error
 
@@ -43,20 +47,23 @@ def check_plan(
     plan: ShardingPlan | TorchRecPlan,
     topology: Topology,
     sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
+    constraints: Mapping[str, ParameterConstraints] | None = None,
 ) -> None:
     """TorchRec's PlannerError where ``plan``, from wherever it is, is none to train ``module`` by.
 
-    It names the table that is missing, of other rows or dim, or not made up by its shards, and collections
-    whose column shards have not one width.
+    It names the table that is missing, of other rows or dim, not made up by its shards, or sharded as its
+    sharder does not, and collections whose column shards have not one width. ``constraints`` are only needed
+    where device groups exclude tables.
     """
     try:
-        setting = Setting.of(topology, 1)
+        setting = Setting.of(checked_topology(topology), 1)
+        given = checked_constraints(constraints)
         tables = find_tables(module, sharders, setting.compute_device)
         if isinstance(plan, TorchRecPlan):
             _require_topology(plan, setting, topology)
-            _require_tables(plan, tables, setting)
+            _require_tables(plan, tables, setting, given)
         else:
-            sharded_tables(plan, tables, setting)
+            sharded_tables(plan, _not_excluded(tables, setting, given), setting)
     except NeuroShardError as error:
         raise planner_error(error) from error
 
@@ -91,10 +98,29 @@ def _loads(plan: TorchRecPlan, field: str) -> list[int]:
     return found
 
 
-def _require_tables(plan: TorchRecPlan, tables: Sequence[ModelTable], setting: Setting) -> None:
-    excluded = set(plan.excluded)
-    by_fqn = {table.fqn: table for table in tables if table.fqn not in excluded}
-    for planned in plan.tables:
+def _not_excluded(
+    tables: Sequence[ModelTable],
+    setting: Setting,
+    constraints: Mapping[str, ParameterConstraints],
+) -> list[ModelTable]:
+    return [table for table in tables if not is_excluded(constraints.get(table.name), setting)]
+
+
+def _require_tables(
+    plan: TorchRecPlan,
+    tables: Sequence[ModelTable],
+    setting: Setting,
+    constraints: Mapping[str, ParameterConstraints],
+) -> None:
+    by_fqn = {table.fqn: table for table in _not_excluded(tables, setting, constraints)}
+    for fqn in plan.excluded:
+        if fqn in by_fqn:
+            raise InputError(
+                f"plan: table {fqn!r}: excluded, but no device group of constraints gives it to another "
+                "device: give the constraints that it was planned with"
+            )
+    planned_tables = {planned.fqn: planned for planned in plan.tables}
+    for planned in planned_tables.values():
         table = by_fqn.get(planned.fqn)
         if table is None:
             continue  # found below, with tables that the plan lacks
@@ -104,14 +130,27 @@ def _require_tables(plan: TorchRecPlan, tables: Sequence[ModelTable], setting: S
                 raise InputError(
                     f"plan: table {planned.fqn!r}: {field} is {before}, but {now} in the model: plan again"
                 )
-    sharded = sharded_tables(plan, list(by_fqn.values()), setting)
-    for entry in sharded:
-        offered = entry.table.offer.kernels.get(entry.sharding_type, ())
-        if entry.compute_kernel not in offered:
-            raise InputError(
-                f"plan: table {entry.table.fqn!r}: {entry.table.offer.name} does not shard "
-                f"{entry.sharding_type} with kernel {entry.compute_kernel} on {setting.compute_device}"
-            )
+    for entry in sharded_tables(plan, list(by_fqn.values()), setting):
+        _require_bytes(planned_tables[entry.table.fqn], entry.table)
+
+
+def _require_bytes(planned: TablePlan, table: ModelTable) -> None:
+    """InputError where shards are said to take less memory than their weights and optimizer do."""
+    element, state = WEIGHT_BYTES[table.data_type], table.optimizer
+    for shard in planned.shards:
+        weights = shard.rows * shard.columns * element
+        trained = weights + shard.rows * (
+            shard.columns * state.bytes_per_element + state.bytes_per_row
+        )
+        least = {"estimated_bytes": weights, "training_bytes": trained}
+        if planned.compute_kernel in HOST_KERNELS:
+            least = {"host_bytes": trained}
+        for field, value in least.items():
+            if getattr(shard, field) < value:
+                raise InputError(
+                    f"plan: table {planned.fqn!r}: {field} of its shard on rank {shard.rank} is "
+                    f"{getattr(shard, field)}, but its weights and optimizer take {value}: plan again"
+                )
 
 
 def _carried_with(

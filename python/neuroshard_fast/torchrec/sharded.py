@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any, NamedTuple, get_args
 
-from torchrec.distributed.types import EnumerableShardingSpec, ShardingPlan, ShardingType
+from torchrec.distributed.types import (
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ParameterSharding,
+    ShardingPlan,
+    ShardingType,
+)
 
 from neuroshard_fast.checks import finite_number, label, one_of, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
@@ -85,10 +92,21 @@ def _of_torchrec(plan: ShardingPlan, setting: Setting) -> dict[str, _Given]:
     if not isinstance(plan, ShardingPlan):
         raise InputError(f"plan: a ShardingPlan is wanted, got a {type(plan).__name__}")
     found: dict[str, _Given] = {}
+    if not isinstance(plan.plan, dict):
+        raise InputError("plan: it has no dictionary of plans by module")
     for path, module_plan in plan.plan.items():
+        if not isinstance(module_plan, EmbeddingModuleShardingPlan):
+            raise InputError(
+                f"plan: module {path!r}: an EmbeddingModuleShardingPlan is wanted, got a "
+                f"{type(module_plan).__name__}"
+            )
         parameters: dict[str, Any] = dict(module_plan)
         for name, sharding in parameters.items():
             fqn = f"{path}.{name}" if path else name
+            if not isinstance(sharding, ParameterSharding):
+                raise InputError(
+                    f"plan: table {fqn!r}: a ParameterSharding is wanted, got a {type(sharding).__name__}"
+                )
             found[fqn] = (
                 sharding.sharding_type,
                 sharding.compute_kernel,
@@ -104,10 +122,19 @@ def _shards_of(sharding: Any, where: str, setting: Setting) -> Iterable[ShardAt]
         return [ShardAt(rank, 0, 0, -1, -1) for rank in range(setting.world_size)]
     if not isinstance(sharding.sharding_spec, EnumerableShardingSpec):
         raise InputError(f"{where}: it has no list of shards")
-    return [
-        ShardAt(shard.placement.rank(), *shard.shard_offsets, *shard.shard_sizes)
-        for shard in sharding.sharding_spec.shards
-    ]
+    try:
+        return [
+            ShardAt(
+                shard.placement.rank(),
+                *map(index, shard.shard_offsets),
+                *map(index, shard.shard_sizes),
+            )
+            for shard in sharding.sharding_spec.shards
+        ]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{where}: a shard lacks a placement, or offsets and sizes of two whole numbers"
+        ) from error
 
 
 def _check_table(sharded: Sharded, setting: Setting) -> None:
@@ -115,6 +142,13 @@ def _check_table(sharded: Sharded, setting: Setting) -> None:
     where = f"plan: table {table.fqn!r}"
     if sharded.sharding_type not in SHARDING_TYPES:
         raise InputError(f"{where}: {sharded.sharding_type!r} is no sharding type")
+    if sharded.sharding_type not in (*COLUMN_TYPES, *ROW_TYPES, "data_parallel"):
+        raise InputError(f"{where}: sharding type {sharded.sharding_type} is not supported")
+    if sharded.compute_kernel not in table.offer.kernels.get(sharded.sharding_type, ()):
+        raise InputError(
+            f"{where}: {table.offer.name} does not shard {sharded.sharding_type} with kernel "
+            f"{sharded.compute_kernel} on {setting.compute_device}"
+        )
     if not shards:
         raise InputError(f"{where}: it has no shards")
     for shard in shards:
@@ -137,7 +171,14 @@ def _check_table(sharded: Sharded, setting: Setting) -> None:
     if sharded.sharding_type in COLUMN_TYPES:
         _check_columns(sharded, where)
     if sharded.sharding_type in ROW_TYPES:
-        _check_rows(sharded, where)
+        _check_rows(sharded, setting, where)
+    if sharded.sharding_type.startswith("table_"):
+        hosts = sorted({shard.rank // setting.group_size for shard in shards})
+        if len(hosts) > 1:
+            raise InputError(
+                f"{where}: {sharded.sharding_type}, it lies on hosts {', '.join(map(str, hosts))}, and "
+                "TorchRec trains it on one"
+            )
 
 
 def _check_columns(sharded: Sharded, where: str) -> None:
@@ -163,12 +204,25 @@ def _check_columns(sharded: Sharded, where: str) -> None:
             )
 
 
-def _check_rows(sharded: Sharded, where: str) -> None:
-    end = 0
-    for shard in sorted(sharded.shards, key=lambda s: (s.row_offset, s.rows)):
-        if shard.columns != sharded.table.dim or (shard.rows and shard.row_offset != end):
-            raise InputError(f"{where}: its shards do not meet at row {end}")
-        end += shard.rows
+def _check_rows(sharded: Sharded, setting: Setting, where: str) -> None:
+    """TorchRec finds the rank of a row by dividing it by the rows of a shard, whatever the plan says."""
+    shards, rows = sharded.shards, sharded.table.rows
+    by_host = sharded.sharding_type == "table_row_wise"
+    count = setting.group_size if by_host else setting.world_size
+    first = shards[0].rank // count * count
+    most = -(-rows // count)
+    ends = [min(rows, place * most) for place in range(count + 1)]
+    wanted = [(first + place, ends[place], ends[place + 1]) for place in range(count)]
+    given = [
+        # Where a shard without rows begins means nothing.
+        (s.rank, s.row_offset if s.rows else rows, s.row_offset + s.rows if s.rows else rows)
+        for s in shards
+    ]
+    if given != wanted or any(shard.columns != sharded.table.dim for shard in shards):
+        raise InputError(
+            f"{where}: {sharded.sharding_type}, it needs a shard of {most} rows, or of what is left, on each "
+            f"of ranks {first} to {first + count - 1}, in their order: TorchRec looks rows up there"
+        )
 
 
 def _check_widths_of_collections(found: Sequence[Sharded]) -> None:
@@ -230,11 +284,13 @@ def require_sound(plan: TorchRecPlan, source: str) -> None:
                 whole_number(
                     getattr(load, field), f"{where}: {field}", low=0, high=MAX_MEMORY_BYTES
                 )
+            whole_number(load.cap_bytes, f"{where}: cap_bytes", low=0, high=MAX_MEMORY_BYTES)
             for field in _COST_FIELDS:
                 if (value := getattr(load, field)) is not None:
                     finite_number(value, f"{where}: {field}", low=-_MAX_MS, high=_MAX_MS)
         for table in plan.tables:
             _check_file_table(table, plan.world_size)
+        _check_loads(plan)
         if len({table.fqn for table in plan.tables}) < len(plan.tables):
             raise InputError("tables: names must be unique")
         for field in ("excluded", "assumed_histograms", "assumed_pooling", "notes"):
@@ -242,6 +298,19 @@ def require_sound(plan: TorchRecPlan, source: str) -> None:
                 label(text, field)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
+
+
+def _check_loads(plan: TorchRecPlan) -> None:
+    """Loads of ranks are those of their shards."""
+    shards = [shard for table in plan.tables for shard in table.shards]
+    for load in plan.ranks:
+        own = [shard for shard in shards if shard.rank == load.rank]
+        found = {field: sum(getattr(shard, field) for shard in own) for field in _BYTE_FIELDS}
+        for field, value in {"num_shards": len(own), **found}.items():
+            if getattr(load, field) != value:
+                raise InputError(
+                    f"ranks[{load.rank}]: {field} is {getattr(load, field)}, but its shards make {value}"
+                )
 
 
 def _check_file_table(table: TablePlan, world_size: int) -> None:

@@ -24,7 +24,8 @@ from neuroshard_fast.torchrec.setting import Setting
 
 _DEVICE_KERNEL = "fused"
 _WEIGHT_OF_INDEX_BYTES = 4
-_HOST_KERNELS = ("fused_uvm", "fused_uvm_caching")  # weights and their state in host memory
+HOST_KERNELS = ("fused_uvm", "fused_uvm_caching")
+"""Those of tables with weights and their optimizer's state in host memory."""
 
 
 class Line(NamedTuple):
@@ -139,7 +140,7 @@ def fixed_storage(
         real_state = rows * (columns * state.bytes_per_element + state.bytes_per_row)
         more = real_state - counted_state + (weights if replicated else 0)
         more += math.ceil(outputs * columns * more_a_number) if rows else 0
-        if choice.kernel in _HOST_KERNELS:
+        if choice.kernel in HOST_KERNELS:
             found.append(ShardStorage(on_device, on_device, host + max(0, more)))
         else:
             found.append(ShardStorage(on_device, on_device + more, host))
