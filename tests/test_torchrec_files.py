@@ -547,7 +547,10 @@ def shards(*of_shards: tuple[int, int, int]) -> list[dict[str, int]]:
         ),
         (put("tables", "cut", "sharding_type", "table_wise"), "table-wise, it has"),
         (put("tables", "cut", "compute_kernel", "dense"), "with kernel dense"),
-        (put("tables", "copied", "sharding_type", "row_wise"), "does not shard row_wise with kernel dense"),
+        (
+            put("tables", "copied", "sharding_type", "row_wise"),
+            "does not shard row_wise with kernel dense",
+        ),
         (put("tables", "s", "sharding_type", "table_row_wise"), "does not shard table_row_wise"),
         (put("tables", "small", "carried", "colour", 1), "carried: colour"),
         (put("tables", "small", "carried", "output_dtype", "FP7"), "output_dtype: 'FP7'"),

@@ -31,10 +31,12 @@ from torchrec.distributed.planner.planners import (
 )
 from torchrec.distributed.planner.stats import EmbeddingStats
 from torchrec.distributed.planner.types import (
+    CustomTopologyData,
     ParameterConstraints,
     PlannerError,
     PlannerErrorType,
     Stats,
+    Topology,
 )
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import (
@@ -577,6 +579,30 @@ def test_kernels_in_host_memory_are_taken_where_a_constraint_demands_them(kernel
     assert any(f"kernel {kernel}, bags.t" in note for note in ours.last_plan.notes)
 
 
+@pytest.mark.parametrize("shares", [(4.2, 2.2), (1.2, 5.2)])
+def test_tables_in_host_memory_are_placed_where_hosts_have_room(shares: tuple[float, ...]) -> None:
+    names = [f"t{number}" for number in range(6)]
+    model = parts(bags=bags(*(bag(name, rows=ROWS, dim=64) for name in names), bag("small")))
+    given = {name: ParameterConstraints(compute_kernels=["fused_uvm"]) for name in names}
+    size = 4 * ROWS * 64
+    caps = [int(share * size) for share in shares]
+    memory = CustomTopologyData({"hbm_cap": [80 * 2**30] * 2, "ddr_cap": caps}, 2)
+    devices = Topology(world_size=2, compute_device="cuda", custom_topology_data=memory)
+    ours = planner(devices, constraints=given)
+    plan = ours.plan(model)
+    check_sound(plan, model, devices)
+    assert ours.last_plan is not None
+    for load, cap in zip(ours.last_plan.ranks, caps, strict=True):
+        assert load.host_bytes <= cap
+    note = "tables in host memory were placed by what they take of it: the cheapest plan found takes more"
+    assert note in ours.last_plan.notes
+    roomy = described(planner(topology(2), constraints=given), model)
+    assert note not in roomy.notes
+    assert roomy.cost_ms is not None
+    assert ours.last_plan.cost_ms is not None
+    assert roomy.cost_ms < ours.last_plan.cost_ms
+
+
 def test_tables_do_not_leave_device_memory_unless_they_must() -> None:
     kernels = ["fused_uvm_caching", "fused_uvm", "fused"]
     constraints = {"t": ParameterConstraints(compute_kernels=kernels)}
@@ -893,7 +919,7 @@ def test_where_the_search_finds_nothing_tables_are_placed_by_memory_and_the_plan
     assert ours.last_plan is not None
     check_loads(ours.last_plan)
     assert len(ours.last_plan.tables[0].shards) == 2
-    note = "placed by memory alone: the search found no plan within it"
+    note = "placed by memory alone, whatever it costs: the search found no plan"
     assert note in ours.last_plan.notes
     assert ours.last_plan.cost_ms == pytest.approx(ours.predict(model, plan).cost_ms, rel=1e-6)
     assert note not in described(planner(devices), model).notes

@@ -51,7 +51,11 @@ def describe(
         excluded=tuple(excluded),
         assumed_histograms=tuple(t.fqn for t, looked in looked_up if looked.histogram is None),
         assumed_pooling=tuple(t.fqn for t, looked in looked_up if looked.factors_assumed),
-        notes=(*notes, *plan_notes(question, tables, is_packed=found.is_packed)),
+        notes=(
+            *notes,
+            *([found.note] if found.note is not None else []),
+            *plan_notes(question, tables),
+        ),
         outside_training=outside,
         planning_ms=0.0,
     )

@@ -43,7 +43,7 @@ def nothing_left(question: Question, reservation: object, reason: str) -> DoesNo
 def host_overflow(question: Question, host_bytes: Sequence[int]) -> DoesNotFitError | None:
     """The error where a plan fits the GPUs, but not the host memory that its kernels use; else None."""
     for rank, (taken, cap) in enumerate(zip(host_bytes, question.host_caps, strict=True)):
-        if taken > cap:
+        if taken > max(0, cap):
             return DoesNotFitError(
                 f"rank {rank}: tables whose compute_kernels keep them in host memory take "
                 f"{format_bytes(taken)} of it, and the topology's ddr_cap leaves "

@@ -11,10 +11,9 @@ from neuroshard_fast.units import format_bytes
 _LISTED = 3
 
 
-def plan_notes(question: Question, tables: Sequence[TablePlan], *, is_packed: bool) -> list[str]:
+def plan_notes(question: Question, tables: Sequence[TablePlan]) -> list[str]:
     """Notes on a plan; ``tables`` are those of ``question``, in its order."""
     return [
-        *(["placed by memory alone: the search found no plan within it"] if is_packed else []),
         *_row_statistics(question, tables),
         *_uneven_columns(tables),
         *_uncounted_state(question, tables),

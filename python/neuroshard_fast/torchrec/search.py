@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from neuroshard_fast import _core
 from neuroshard_fast.torchrec.engine import Costs, Engine
+from neuroshard_fast.torchrec.hosts import host_bytes, split_by_host, without_placed
 from neuroshard_fast.torchrec.packing import pack
 from neuroshard_fast.torchrec.question import Devices, Question
 from neuroshard_fast.torchrec.widths import bytes_on, joined, piece_counts, widths_for
@@ -17,17 +18,23 @@ _WORTHWHILE = 0.99
 cost models do not know of: it has to gain one in a hundred."""
 
 
+_PACKED = "placed by memory alone, whatever it costs: the search found no plan"
+_HOSTED = (
+    "tables in host memory were placed by what they take of it: the cheapest plan found takes more"
+)
+
+
 @dataclass(frozen=True)
 class Found:
     """A plan of the searched tables.
 
     costs: None where there is one rank only, for which cost models have no networks.
-    is_packed: whether it was placed by memory alone, the search having found nothing.
+    note: what was placed by memory alone, in a sentence; None where the search placed all.
     """
 
     devices: Devices
     costs: Costs | None
-    is_packed: bool
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,13 @@ def find_plan(question: Question, engine: Engine | None, deadline: float) -> Fou
     engine: None for one rank. deadline: of ``time.monotonic()``, after which no further widths of
         collections are tried.
     """
+    found = _find(question, engine, deadline)
+    if found is None or _fits_hosts(question, found.devices):
+        return found
+    return _with_hosts_first(question, engine, deadline) or found
+
+
+def _find(question: Question, engine: Engine | None, deadline: float) -> Found | None:
     room = [cap - taken for cap, taken in zip(question.caps, question.fixed_bytes(), strict=True)]
     if min(room) < 0:
         return None
@@ -50,14 +64,48 @@ def find_plan(question: Question, engine: Engine | None, deadline: float) -> Fou
     if engine is not None and question.columns.dims:
         best = _searched(question, engine, deadline)
     if engine is not None and best is not None:
-        return Found(best.devices, engine.costs(best.problem, best.devices), False)
+        return Found(best.devices, engine.costs(best.problem, best.devices))
     devices = pack(question.columns, room)
     if devices is None:
         return None
     if engine is None:
-        return Found(devices, None, False)
+        return Found(devices, None)
     costs = engine.costs(engine.problem(capped=False), devices) if engine.has_tables else None
-    return Found(devices, costs, bool(question.columns.dims))
+    return Found(devices, costs, _PACKED if question.columns.dims else None)
+
+
+def _fits_hosts(question: Question, devices: Devices) -> bool:
+    return all(
+        taken <= max(0, cap)
+        for taken, cap in zip(host_bytes(question, devices), question.host_caps, strict=True)
+    )
+
+
+def _with_hosts_first(question: Question, engine: Engine | None, deadline: float) -> Found | None:
+    """Tables in host memory placed by what they take of it, the others searched; None where that fails."""
+    split = split_by_host(question)
+    none: Devices = [[] for _ in question.caps]
+    taken = host_bytes(question, none)
+    room = [cap - fixed for cap, fixed in zip(question.host_caps, taken, strict=True)]
+    placed = pack(split.columns, room)
+    if placed is None:
+        return None
+    rest = without_placed(question, split, placed)
+    searched = Engine(engine.models, rest, engine.options) if engine is not None else None
+    found = _find(rest, searched, deadline)
+    if found is None:
+        return None
+    devices: Devices = [
+        [
+            *((split.others[table], width) for table, width in others),
+            *((split.tables[table], width) for table, width in hosted),
+        ]
+        for others, hosted in zip(found.devices, placed, strict=True)
+    ]
+    costs = None
+    if engine is not None:
+        costs = engine.costs(engine.problem(capped=False), devices)
+    return Found(devices, costs, found.note or _HOSTED)
 
 
 def _searched(question: Question, engine: Engine, deadline: float) -> _Candidate | None:
