@@ -54,6 +54,15 @@ def badly_constrained():
     return build(), {"t1": ParameterConstraints(sharding_types=["diagonal"])}
 
 
+def all_of_cpus():
+    constraints = {f"t{k}": ParameterConstraints(device_group="cpu") for k in range(3)}
+    return build(), {**constraints, "s": ParameterConstraints(device_group="cpu")}
+
+
+def leaving():
+    raise SystemExit(0)
+
+
 def dense():
     return nn.Linear(2, 2, device=META)
 
@@ -207,6 +216,16 @@ def test_memory_and_search_options_are_those_given(module: str) -> None:
         ("no_such_module:build", ["no_such_module:build", "ModuleNotFoundError"]),
         ("{}:no_such_function", ["no_such_function", "AttributeError"]),
         ("{}:failing", ["{}:failing", "LookupError", "no such thing"]),
+        ("{}:leaving", ["{}:leaving", "SystemExit: 0"]),
+        (
+            "{}:all_of_cpus",
+            [
+                "{}:all_of_cpus",
+                "no table is left to plan for cuda",
+                "device_group",
+                "bags.t0 to cpu",
+            ],
+        ),
         ("{}:SOMETHING", ["{}:SOMETHING", "TypeError"]),
         ("{}:number", ["{}:number", "torch.nn.Module is wanted, got a int"]),
         ("{}:dense", ["{}:dense", "no table to plan"]),

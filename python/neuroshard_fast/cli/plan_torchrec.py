@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         raise kind(str(error)) from error
     plan = planner.last_plan
     if plan is None:
-        raise InputError(f"--torchrec {args.torchrec}: the model has no table to plan")
+        raise InputError(f"--torchrec {args.torchrec}: {_why_empty(model, constraints, device)}")
     if args.output is not None:
         plan.save(args.output)
     print(format_torchrec_plan(plan, tables=True))
@@ -140,7 +140,7 @@ def make_model(source: str) -> tuple[Any, Any]:
     try:
         factory = getattr(importlib.import_module(module_name), factory_name)
         made = factory()
-    except Exception as error:  # the user's code raises what it likes
+    except (Exception, SystemExit) as error:  # the user's code raises what it likes
         raise InputError(f"--torchrec {source}: {type(error).__name__}: {error}") from error
     model, constraints = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
@@ -148,6 +148,22 @@ def make_model(source: str) -> tuple[Any, Any]:
             f"--torchrec {source}: a torch.nn.Module is wanted, got a {type(model).__name__}"
         )
     return model, constraints
+
+
+def _why_empty(model: Any, constraints: Any, device: str) -> str:
+    """Why no table of ``model`` was planned."""
+    from neuroshard_fast.torchrec.model import find_tables
+    from neuroshard_fast.torchrec.notes import listed
+
+    left_out = [
+        f"{table.fqn} to {constraints[table.name].device_group}"
+        for table in find_tables(model, None, device)
+    ]
+    if not left_out:
+        return "the model has no table to plan"
+    return (
+        f"no table is left to plan for {device}: constraint device_group gives {listed(left_out)}"
+    )
 
 
 def _local_devices(args: argparse.Namespace) -> int:
