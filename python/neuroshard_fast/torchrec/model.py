@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -111,7 +111,7 @@ def find_tables(
     if not isinstance(module, nn.Module):
         raise InputError(f"module: a torch.nn.Module is wanted, got a {type(module).__name__}")
     sharders = get_default_sharders() if sharders is None else sharders
-    for sharder in sharders:
+    for sharder in sharders if isinstance(sharders, Collection) else [sharders]:
         if not isinstance(sharder, ModuleSharder):
             raise InputError(
                 f"sharders: ModuleSharders of TorchRec are wanted, got a {type(sharder).__name__}"

@@ -21,7 +21,7 @@ from torchrec.distributed.planner.types import (
 )
 from torchrec.distributed.utils import get_device_type
 
-from neuroshard_fast.checks import finite_number, whole_number
+from neuroshard_fast.checks import finite_number, shown, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
@@ -50,6 +50,13 @@ def require_none(values: Mapping[str, object]) -> None:
             raise InputError(f"{name} is not supported by NeuroShardPlanner: {_REFUSED[name]}")
 
 
+def require_flags(values: Mapping[str, object]) -> None:
+    """InputError that names the first option that is neither True nor False."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise InputError(f"{name} must be True or False, got {shown(value)}")
+
+
 def checked_topology(topology: Topology | None) -> Topology:
     """``topology``, or that of the process group, as TorchRec's planner makes it."""
     if topology is not None:
@@ -72,7 +79,7 @@ def checked_topology(topology: Topology | None) -> Topology:
 
 def checked_batch_size(batch_size: int | None) -> int:
     """Samples a rank; TorchRec's default where nothing is said."""
-    if not batch_size:
+    if batch_size is None or batch_size == 0:
         return int(BATCH_SIZE)
     return whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
 
@@ -107,6 +114,10 @@ def checked_models(
     """Loaded cost models; the shipped ones for the device where None."""
     if isinstance(models, CostModels):
         return models
+    if models is not None and not isinstance(models, (str, os.PathLike)):
+        raise InputError(
+            f"cost_models: CostModels, a shipped name or a file is wanted, got {shown(models)}"
+        )
     return CostModels.load(DEFAULT_COST_MODELS[compute_device] if models is None else models)
 
 
