@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.storage_reservations import (
     FixedAbsoluteStorageReservation,
     FixedPercentageStorageReservation,
@@ -24,8 +26,10 @@ from torchrec.distributed.planner.types import (
     ParameterConstraints,
     PlannerError,
     PlannerErrorType,
+    Stats,
     Topology,
 )
+from torchrec.distributed.types import CacheParams, KeyValueParams
 from torchrec.modules.embedding_configs import DataType, PoolingType
 from torchrec.modules.mc_embedding_modules import (
     ManagedCollisionEmbeddingBagCollection,
@@ -42,6 +46,7 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbe
 from neuroshard_fast import InputError, SearchOptions
 from neuroshard_fast.torchrec import NeuroShardPlanner
 from neuroshard_fast.units import format_bytes, parse_bytes
+from test_torchrec_training import launch
 from torchrec_cases import (
     BATCH_SIZE,
     META,
@@ -126,6 +131,11 @@ def test_arguments_of_torchrecs_planner_without_a_meaning_are_refused_with_what_
         ({"options": SearchOptions(algorithm="random")}, "algorithm 'random'"),
         ({"table_stats": [1, 2]}, "table_stats: a TableSet, its file or a TableStats"),
         ({"table_stats": "no-such-file.json"}, "no-such-file.json"),
+        ({"cost_models": 3}, "cost_models: CostModels, a shipped name or a file is wanted, got 3"),
+        ({"batch_size": ""}, "batch_size must be a whole number"),
+        ({"keep_row_statistics": "no"}, "keep_row_statistics must be True or False, got 'no'"),
+        ({"uneven_columns": 0}, "uneven_columns must be True or False, got 0"),
+        ({"one_sharding_type": None}, "one_sharding_type must be True or False, got None"),
     ],
 )
 def test_arguments_of_another_kind_are_refused_by_name(options: dict[str, Any], words: str) -> None:
@@ -136,6 +146,37 @@ def test_arguments_of_another_kind_are_refused_by_name(options: dict[str, Any], 
 def test_devices_that_are_not_planned_for_are_refused() -> None:
     with pytest.raises(InputError, match="compute_device 'mtia' is not supported"):
         NeuroShardPlanner(Topology(world_size=2, compute_device="mtia"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda: topology(0), "world_size must lie between 1 and 65536, got 0"),
+        (lambda: topology(2, local=-2), "local_world_size must lie between 1"),
+        (lambda: topology(2, [MIB, "80GB"]), "hbm_cap of rank 1 must be .* got '80GB'"),  # type: ignore[list-item]
+        (lambda: topology(2, [float("nan"), MIB]), "hbm_cap of rank 0 must be .* got nan"),  # type: ignore[list-item]
+        (lambda: topology(2, [float("inf"), MIB], device="cpu"), "ddr_cap of rank 0 .* got inf"),  # type: ignore[list-item]
+        (lambda: topology(2, host_memory="1TB"), "ddr_cap of rank 0 must be .* got '1TB'"),  # type: ignore[arg-type]
+    ],
+)
+def test_topologies_that_cannot_be_planned_for_are_refused_with_the_field(
+    given: Callable[[], Topology], words: str
+) -> None:
+    with pytest.raises(InputError, match=f"^topology: {words}"):
+        NeuroShardPlanner(given())
+
+
+@pytest.mark.parametrize(("cap", "planned"), [(2**61, 2**60), (10**400, 2**60), (1e9 + 0.5, 10**9)])
+def test_caps_beyond_what_cost_models_know_are_cut_and_those_of_half_bytes_rounded(
+    cap: Any, planned: int
+) -> None:
+    class Nothing(FixedPercentageStorageReservation):  # type: ignore[misc]  # TorchRec has no types
+        def reserve(self, topology: Topology, **given: Any) -> Topology:
+            return topology
+
+    ours = planner(topology(2, [cap, MIB]), storage_reservation=Nothing(0.0))
+    found = described(ours, one_table(1000, 16))
+    assert [load.cap_bytes for load in found.ranks] == [planned, MIB]
 
 
 def test_a_batch_beyond_the_cost_models_is_refused_with_those_that_they_know() -> None:
@@ -278,12 +319,31 @@ def test_an_optimizer_whose_state_is_not_known_is_refused_by_name() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sharders", "got"),
+    [(3, "int"), ([1], "int"), ("bags", "str"), ([None], "NoneType"), (iter([]), "list_iter")],
+)
+def test_what_are_no_sharders_is_refused(sharders: Any, got: str) -> None:
+    words = f"sharders: ModuleSharders of TorchRec are wanted, got a {got}"
+    refused(planner(topology(2)), one_table(1000, 16), words, sharders=sharders)
+
+
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(PlannerError, match=r"a torch\.nn\.Module is wanted, got a dict"):
         planner(topology(2)).plan({"bags": bags(bag("t"))})  # type: ignore[arg-type]
 
 
 # ---- constraints ----
+
+
+class Uncopyable(KeyValueParams):  # type: ignore[misc]  # TorchRec has no types
+    """Such as hold a lock or an open file."""
+
+    def __deepcopy__(self, memo: object) -> None:
+        raise TypeError("cannot pickle this")
+
+
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
@@ -323,6 +383,50 @@ def test_what_is_no_module_is_refused() -> None:
         ({"feature_names": ["f"]}, ["feature_names has f", "looked up by f, g"]),
         ({"feature_names": ["f", "h"]}, ["feature_names has f, h", "looked up by f, g"]),
         ({"use_virtual_table": True}, ["use_virtual_table is not supported"]),
+        ({"sharding_types": 3}, ["sharding_types must be a list of strings, got 3"]),
+        ({"sharding_types": "row_wise"}, ["sharding_types must be a list of strings"]),
+        ({"sharding_types": [["row_wise"]]}, ["sharding_types must be a list of strings"]),
+        ({"compute_kernels": 3}, ["compute_kernels must be a list of strings, got 3"]),
+        ({"compute_kernels": "fused_uvm"}, ["compute_kernels must be a list", "'fused_uvm'"]),
+        ({"compute_kernels": ["fused", "fusd_uvm"]}, ["'fusd_uvm' is no compute kernel"]),
+        ({"pooling_factors": 3}, ["pooling_factors must be a list of numbers, got 3"]),
+        ({"pooling_factors": None}, ["pooling_factors must be a list of numbers, got None"]),
+        ({"pooling_factors": [1.0, "2"]}, ["pooling_factors must be a number, got '2'"]),
+        ({"pooling_factors": [1.0, 2.0], "num_poolings": 1}, ["num_poolings must be a list"]),
+        (
+            {"pooling_factors": [1.0, 2.0], "num_poolings": [1.0, None]},
+            ["num_poolings must be a number, got None"],
+        ),
+        ({"pooling_factors": [1.0, 2.0], "batch_sizes": 0}, ["batch_sizes must be a list"]),
+        ({"feature_names": 3}, ["feature_names must be a list of strings, got 3"]),
+        ({"feature_names": "fg"}, ["feature_names must be a list of strings, got 'fg'"]),
+        ({"feature_names": ["f", 7]}, ["feature_names must be a list of strings"]),
+        ({"is_weighted": "no"}, ["is_weighted must be True or False, got 'no'"]),
+        ({"enforce_hbm": 1}, ["enforce_hbm must be True or False, got 1"]),
+        ({"stochastic_rounding": "x"}, ["stochastic_rounding must be True or False, got 'x'"]),
+        ({"bounds_check_mode": "x"}, ["bounds_check_mode must be a BoundsCheckMode, got 'x'"]),
+        ({"output_dtype": "FP16"}, ["output_dtype must be a DataType, got 'FP16'"]),
+        ({"key_value_params": {}}, ["key_value_params must be a KeyValueParams, got {}"]),
+        (
+            {"key_value_params": Uncopyable()},
+            ["key_value_params cannot be copied: TypeError: cannot pickle this"],
+        ),
+        ({"device_group": "gpu"}, ["device_group must be one of cpu, cuda, got 'gpu'"]),
+        ({"device_group": 3}, ["device_group must be one of cpu, cuda, got 3"]),
+        ({"cache_params": "x"}, ["cache_params must be a CacheParams, got 'x'"]),
+        *(
+            (
+                {"cache_params": CacheParams(**{field: value})},
+                [f"cache_params.{field} must be", got],
+            )
+            for field, value, got in [
+                *[("load_factor", value, f"{value}") for value in (-0.1, 0, NAN, "half", 1.5)],
+                *[("reserved_memory", value, f"{value}") for value in (-1.0, NAN, "1GB")],
+                ("prefetch_pipeline", 1, "True or False, got 1"),
+                ("algorithm", "LRU", "a CacheAlgorithm, got 'LRU'"),
+                ("precision", "FP16", "a DataType, got 'FP16'"),
+            ]
+        ),
     ],
 )
 def test_a_constraint_that_cannot_be_met_is_named_with_its_table(
@@ -336,6 +440,15 @@ def test_a_constraint_that_cannot_be_met_is_named_with_its_table(
         *("table 'bags.t': constraint ", *words),
         kind=PlannerErrorType.STRICT_CONSTRAINTS,
     )
+
+
+@pytest.mark.parametrize("method", ["predict", "sharding_options"])
+def test_constraints_are_checked_wherever_they_are_used(method: str) -> None:
+    model = one_table(1000, 16)
+    plan = planner(topology(2)).plan(model)
+    ours = planner(topology(2), constraints={"t": ParameterConstraints(pooling_factors=None)})
+    with pytest.raises(PlannerError, match=r"table 'bags\.t': constraint pooling_factors must be"):
+        getattr(ours, method)(model, plan)
 
 
 def test_a_sharding_type_that_the_sharder_does_not_offer_is_refused_with_what_it_offers() -> None:
@@ -388,23 +501,152 @@ def test_what_fails_otherwise_is_a_planner_error_for_all_ranks_too() -> None:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
 
-        class Odd(HeuristicalStorageReservation):  # type: ignore[misc]  # TorchRec has no types
-            def __init__(self) -> None:
-                pass
-
-            def reserve(self, **given: Any) -> Topology:
+        class Odd(EmbeddingBagCollectionSharder):  # type: ignore[misc]  # TorchRec has no types
+            def sharding_types(self, compute_device_type: str) -> list[str]:
                 raise ZeroDivisionError("of one's own\nmaking")
 
-        ours = planner(topology(1), storage_reservation=Odd())
         described(planner(topology(1)), one_table(1000, 16))
         with pytest.raises(
             PlannerError,
             match=r"^planning failed on rank 0: ZeroDivisionError: of one's own making$",
         ) as caught:
-            ours.collective_plan(one_table(1000, 16))
+            planner(topology(1)).collective_plan(one_table(1000, 16), [Odd()])
         assert caught.value.error_type is PlannerErrorType.OTHER
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("group", [3, "WORLD"])
+def test_what_is_no_process_group_is_refused(group: Any) -> None:
+    with pytest.raises(PlannerError, match=r"^pg: a ProcessGroup .* is wanted, got a ") as caught:
+        planner(topology(2)).collective_plan(one_table(1000, 16), None, group)
+    assert caught.value.error_type is PlannerErrorType.INPUT_VALIDATION
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
+    """What comes of planning on three ranks of which one is given something else."""
+    found = launch(3, tmp_path_factory.mktemp("refusals"), "--refusals")
+    return [rank["refusals"] for rank in found]
+
+
+ELSE = "collective_plan: rank 1 was given something else than rank 0: "
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("rows", f"{ELSE}table 'bags.t': rows is 2000, on rank 0 1000"),
+        ("tables", f"{ELSE}table 'bags.u' is planned, on rank 0 not there"),
+        ("memory", f"{ELSE}topology: ddr_cap of device 0 is {2**29}, on rank 0 {2**30}"),
+        ("ranks", f"{ELSE}topology: world_size is 4, on rank 0 3"),
+        ("batch_size", f"{ELSE}batch_size is 256, on rank 0 128"),
+        (
+            "constraints",
+            f"{ELSE}table 'bags.t': constraint pooling_factors is [3.0], on rank 0 not there",
+        ),
+        ("excluded", f"{ELSE}table 'bags.t' is of another device group, on rank 0 planned"),
+        (
+            "not supported",
+            "rank 1: table 'bags.t': embedding_dim is 6; FBGEMM's fused operators want a multiple of 4",
+        ),
+        (
+            "wrong constraints",
+            "rank 1: table 'bags.t': constraint pooling_factors must be a finite number between 0 and "
+            "1e+06, got nan",
+        ),
+    ],
+)
+def test_where_a_rank_is_given_something_else_all_raise_what_it_is(
+    together: list[dict[str, dict[str, Any]]], case: str, message: str
+) -> None:
+    for rank in together:
+        assert rank[case]["type"] == "torchrec.distributed.planner.types.PlannerError"
+        assert rank[case]["message"] == message
+        assert rank[case]["seconds"] < 5.0
+
+
+def test_an_interrupt_on_rank_0_ends_the_others_too(
+    together: list[dict[str, dict[str, Any]]],
+) -> None:
+    first, *others = (rank["interrupt"] for rank in together)
+    assert first["type"] == "builtins.KeyboardInterrupt"
+    for other in others:
+        assert other["type"] == "torchrec.distributed.planner.types.PlannerError"
+        assert other["message"].startswith("planning failed on rank 0: KeyboardInterrupt")
+        assert other["seconds"] < 5.0
+    assert {rank["alike"]["type"] for rank in together} == {""}
+
+
+# ---- what users bring ----
+
+
+class Reservation(FixedPercentageStorageReservation):  # type: ignore[misc]  # TorchRec has no types
+    """One of a user, that does as it is told."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        super().__init__(percentage=0.0)
+        self._answer = answer
+
+    def reserve(self, **given: Any) -> Any:
+        return self._answer()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda: None, "must return a Topology, got a NoneType"),
+        (lambda: 3, "must return a Topology, got a int"),
+        (lambda: topology(3), "must return a Topology of world_size 2, got one of 3"),
+        (lambda: topology(2, device="cpu"), "of compute_device cuda, got one of cpu"),
+        (lambda: topology(2, [MIB, NAN]), "hbm_cap of rank 1 must be .* number of bytes, got nan"),  # type: ignore[list-item]
+    ],
+)
+def test_what_a_reservation_may_not_return_is_refused_with_its_name(
+    answer: Callable[[], Any], words: str
+) -> None:
+    ours = planner(topology(2), storage_reservation=Reservation(answer))
+    with pytest.raises(
+        PlannerError, match=rf"^storage_reservation: Reservation.reserve\(\).*{words}"
+    ):
+        ours.plan(one_table(1000, 16))
+    assert ours.last_plan is None
+
+
+def test_what_a_reservation_raises_is_named_and_kept() -> None:
+    error = ZeroDivisionError("of one's own\nmaking")
+
+    def fail() -> None:
+        raise error
+
+    ours = planner(topology(2), storage_reservation=Reservation(fail))
+    with pytest.raises(PlannerError) as caught:
+        ours.plan(one_table(1000, 16))
+    assert str(caught.value) == (
+        "storage_reservation: Reservation.reserve() raised ZeroDivisionError: of one's own making"
+    )
+    assert caught.value.__cause__ is error
+
+
+def test_statistics_that_fail_cost_no_plan(caplog: pytest.LogCaptureFixture) -> None:
+    logged = []
+
+    class Broken(Stats):  # type: ignore[misc]  # TorchRec has no types
+        def log(self, **given: Any) -> None:
+            raise ZeroDivisionError("while counting")
+
+    class Sound(Stats):  # type: ignore[misc]  # TorchRec has no types
+        def log(self, **given: Any) -> None:
+            logged.append(given["sharding_plan"])
+
+    ours = planner(topology(2), stats=[Broken(), Sound()])
+    with caplog.at_level(logging.WARNING, logger="neuroshard_fast"):
+        plan = ours.plan(one_table(1000, 16))
+    assert logged == [plan]
+    assert ours.last_plan is not None
+    assert "stats: Broken was not logged" in caplog.text
+    assert "ZeroDivisionError: while counting" in caplog.text
 
 
 # ---- why nothing fits ----
@@ -756,10 +998,3 @@ def test_where_the_reservation_leaves_nothing_it_is_named_with_the_largest_table
         "largest tables: 'bags.t'",
         kind=PlannerErrorType.INSUFFICIENT_STORAGE,
     )
-
-
-def test_what_is_no_sharder_is_named() -> None:
-    with pytest.raises(
-        PlannerError, match="sharders: ModuleSharders of TorchRec are wanted, got a int"
-    ):
-        planner(topology(2)).plan(one_table(), [1])

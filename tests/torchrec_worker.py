@@ -5,7 +5,7 @@
 
 Each rank has its part of every batch; the unsharded model has all of it, on every rank. The last line printed
 is JSON: what was found of each seed, or else the error of planning that fails on rank 0, and statistics that
-ranks gather.
+ranks gather; with --refusals the errors of planning where ranks are given different things.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from neuroshard_fast.torchrec import NeuroShardPlanner, TableStats
+from torchrec_cases import bag, bags, parts
 from torchrec_models import (
     GATHERED_BATCHES,
     GATHERED_SEED,
@@ -272,21 +273,74 @@ def tables_of(plan: ShardingPlan) -> dict[str, dict[str, Any]]:
 
 
 def fail() -> dict[str, Any]:
-    """Plan for devices that rank 0 takes for tiny, and say what comes of it."""
-    model, rank, world_size = draw(5), dist.get_rank(), dist.get_world_size()
-    own = planner(model, world_size)
-    if rank == 0:
-        own = NeuroShardPlanner(
-            topology=Topology(world_size=world_size, compute_device="cpu", ddr_cap=1000),
-            batch_size=PLANNED_SAMPLES,
-            storage_reservation=FixedPercentageStorageReservation(percentage=0.0),
-        )
-    module = RandomModel(model)
+    """Plan for tiny devices, and say what comes of it."""
+    model = draw(5)
+    own = NeuroShardPlanner(
+        topology=Topology(world_size=dist.get_world_size(), compute_device="cpu", ddr_cap=1000),
+        batch_size=PLANNED_SAMPLES,
+        storage_reservation=FixedPercentageStorageReservation(percentage=0.0),
+    )
+    return outcome(own, RandomModel(model), sharders(model))
+
+
+class Interrupted(FixedPercentageStorageReservation):  # type: ignore[misc]  # TorchRec has no types
+    """Of a user who loses patience."""
+
+    def __init__(self) -> None:
+        super().__init__(percentage=0.0)
+
+    def reserve(self, **given: Any) -> Topology:
+        raise KeyboardInterrupt
+
+
+def small(
+    *,
+    rows: int = 1000,
+    dim: int = 16,
+    more: bool = False,
+    ranks: int | None = None,
+    memory: int = 2**30,
+    **options: Any,
+) -> dict[str, Any]:
+    """What comes of planning a small model for CPUs."""
+    devices = Topology(
+        world_size=ranks or dist.get_world_size(), compute_device="cpu", ddr_cap=memory
+    )
+    tables = [bag("t", rows=rows, dim=dim), *([bag("u")] if more else [])]
+    own = NeuroShardPlanner(devices, **{"batch_size": PLANNED_SAMPLES, **options})
+    return outcome(own, parts(bags=bags(*tables)), None)
+
+
+UNLIKE: dict[str, dict[str, Any]] = {
+    "rows": {"rows": 2000},
+    "tables": {"more": True},
+    "memory": {"memory": 2**29},
+    "ranks": {"ranks": 4},
+    "batch_size": {"batch_size": 2 * PLANNED_SAMPLES},
+    "constraints": {"constraints": {"t": ParameterConstraints(pooling_factors=[3.0])}},
+    "excluded": {"constraints": {"t": ParameterConstraints(device_group="cuda")}},
+    "not supported": {"dim": 6},
+    "wrong constraints": {"constraints": {"t": ParameterConstraints(pooling_factors=[math.nan])}},
+}
+"""What rank 1 is given otherwise than the other ranks."""
+
+
+def refusals() -> dict[str, dict[str, Any]]:
+    """What comes of each of ``UNLIKE``, then of an interrupt on rank 0, then of nothing unlike at all."""
+    rank = dist.get_rank()
+    found = {name: small(**(options if rank == 1 else {})) for name, options in UNLIKE.items()}
+    found["interrupt"] = small(**({"storage_reservation": Interrupted()} if rank == 0 else {}))
+    found["alike"] = small()
+    return found
+
+
+def outcome(own: NeuroShardPlanner, module: nn.Module, given: list[Any] | None) -> dict[str, Any]:
+    """The error of planning together, and how long it took."""
     dist.barrier()
     started = time.monotonic()
     try:
-        own.collective_plan(module, sharders(model), dist.group.WORLD)
-    except Exception as error:
+        own.collective_plan(module, given, dist.group.WORLD)
+    except BaseException as error:
         return {
             "type": f"{type(error).__module__}.{type(error).__qualname__}",
             "kind": str(getattr(error, "error_type", "")),
@@ -313,6 +367,7 @@ def main() -> None:
     parser.add_argument("--store", required=True, help="file that the processes meet in")
     parser.add_argument("--seeds", type=int, nargs="*", default=[])
     parser.add_argument("--without-training", action="store_true")
+    parser.add_argument("--refusals", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -325,6 +380,8 @@ def main() -> None:
     result: dict[str, Any] = {"models": [train(seed) for seed in args.seeds]}
     if args.without_training:
         result = {"failure": fail(), "gathered": gather()}
+    if args.refusals:
+        result = {"refusals": refusals()}
     dist.destroy_process_group()
     print(json.dumps({"rank": args.rank, **result}), flush=True)
 

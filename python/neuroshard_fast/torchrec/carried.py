@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.distributed.types import BoundsCheckMode, CacheAlgorithm, CacheParams
+from torchrec.distributed.types import (
+    BoundsCheckMode,
+    CacheAlgorithm,
+    CacheParams,
+    KeyValueParams,
+)
 from torchrec.types import DataType
 
+from neuroshard_fast.checks import finite_number, shown
+from neuroshard_fast.cluster import MAX_MEMORY_BYTES
 from neuroshard_fast.errors import InputError
 
 Plain = bool | int | float | str
+T = TypeVar("T")
 
 _CACHE_PREFIX = "cache_params."
 _PLAIN_CACHE_FIELDS = ("load_factor", "reserved_memory", "prefetch_pipeline")
 # Of the fields whose values a file holds as they are; the others are numbers.
 _FLAGS = ("enforce_hbm", "stochastic_rounding", "prefetch_pipeline")
 _OBJECTS_IN_CACHE = ("stats", "multipass_prefetch_config")
+_TYPES: dict[str, type] = {
+    "cache_params": CacheParams,
+    "enforce_hbm": bool,
+    "stochastic_rounding": bool,
+    "bounds_check_mode": BoundsCheckMode,
+    "output_dtype": DataType,
+    "key_value_params": KeyValueParams,
+}
+_CACHE_TYPES: dict[str, type] = {
+    "algorithm": CacheAlgorithm,
+    "precision": DataType,
+    "prefetch_pipeline": bool,
+}
+# From and to: a share of the rows, and bytes.
+_CACHE_NUMBERS = {"load_factor": (1e-9, 1.0), "reserved_memory": (0.0, float(MAX_MEMORY_BYTES))}
 
 
 class Carried(NamedTuple):
@@ -33,17 +56,17 @@ class Carried(NamedTuple):
 
     @classmethod
     def of(cls, source: ParameterConstraints) -> Carried:
-        """Those of constraints, or of a ``ParameterSharding``; objects are copied."""
-        values = (getattr(source, field) for field in cls._fields)
-        if not any(value is not None for value in values):
+        """Those of constraints, or of a ``ParameterSharding``; objects are copied.
+
+        InputError, beginning with the field, for what TorchRec does not take there.
+        """
+        given = cls(*(getattr(source, field) for field in cls._fields))
+        if all(value is None for value in given):
             return NOTHING_CARRIED
-        return cls(
-            cache_params=copy.deepcopy(source.cache_params),
-            enforce_hbm=source.enforce_hbm,
-            stochastic_rounding=source.stochastic_rounding,
-            bounds_check_mode=source.bounds_check_mode,
-            output_dtype=source.output_dtype,
-            key_value_params=copy.deepcopy(source.key_value_params),
+        _check(given)
+        return given._replace(
+            cache_params=_copied(given.cache_params, "cache_params"),
+            key_value_params=_copied(given.key_value_params, "key_value_params"),
         )
 
     def plain(self) -> dict[str, Plain]:
@@ -111,7 +134,12 @@ def read_carried(plain: Mapping[str, Plain], where: str) -> Carried:
         raise InputError(f"{where}: carried: {field}: {value!r} is not known") from error
     if cache or "cache_params" in plain:
         values["cache_params"] = CacheParams(**cache)
-    return Carried(**values)
+    carried = Carried(**values)
+    try:
+        _check(carried)
+    except InputError as error:
+        raise InputError(f"{where}: carried: {error}") from error
+    return carried
 
 
 def _checked(field: str, value: Plain) -> Plain:
@@ -119,3 +147,30 @@ def _checked(field: str, value: Plain) -> Plain:
     if isinstance(value, bool) != (field in _FLAGS) or isinstance(value, str):
         raise ValueError(field)
     return value
+
+
+def _check(carried: Carried) -> None:
+    _check_types(carried, _TYPES, "")
+    cache = carried.cache_params
+    if cache is None:
+        return
+    _check_types(cache, _CACHE_TYPES, _CACHE_PREFIX)
+    for field, (low, high) in _CACHE_NUMBERS.items():
+        value = getattr(cache, field)
+        if value is not None:
+            finite_number(value, _CACHE_PREFIX + field, low=low, high=high)
+
+
+def _check_types(source: object, types: Mapping[str, type], prefix: str) -> None:
+    for field, kind in types.items():
+        value = getattr(source, field)
+        if value is not None and not isinstance(value, kind):
+            wanted = "True or False" if kind is bool else f"a {kind.__name__}"
+            raise InputError(f"{prefix}{field} must be {wanted}, got {shown(value)}")
+
+
+def _copied(value: T, field: str) -> T:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # the user's objects raise what they like
+        raise InputError(f"{field} cannot be copied: {type(error).__name__}: {error}") from error

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingType
 
-from neuroshard_fast.checks import whole_number
+from neuroshard_fast.checks import finite_number, one_of, shown, whole_number
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.tables import MAX_DIM
+from neuroshard_fast.tables import MAX_DIM, MAX_POOLING_FACTOR
 from neuroshard_fast.torchrec.carried import NOTHING_CARRIED, Carried
 from neuroshard_fast.torchrec.errors import ConstraintError
 from neuroshard_fast.torchrec.model import ModelTable
-from neuroshard_fast.torchrec.setting import Setting
+from neuroshard_fast.torchrec.setting import COMPUTE_DEVICES, Setting
 
 Layout = Literal["columns", "row_wise", "table_row_wise", "data_parallel"]
 
@@ -26,6 +27,17 @@ _FIXED: tuple[Layout, ...] = ("row_wise", "table_row_wise", "data_parallel")
 _DEFAULT_TYPES = (TABLE_WISE, COLUMN_WISE)
 _ALL_TYPES = tuple(type_.value for type_ in ShardingType)
 _ALL_KERNELS = tuple(kernel.value for kernel in EmbeddingComputeKernel)
+_NAMES: dict[str, tuple[str, ...]] = {  # what there is; features may have any
+    "sharding_types": _ALL_TYPES,
+    "compute_kernels": _ALL_KERNELS,
+    "feature_names": (),
+}
+_PLAIN = ("min_partition", "is_weighted", "device_group", "use_virtual_table")
+_NUMBERS = {  # the largest
+    "pooling_factors": float(MAX_POOLING_FACTOR),
+    "num_poolings": float(MAX_POOLING_FACTOR),
+    "batch_sizes": 2.0**31,
+}
 KERNELS = ("fused", "fused_uvm_caching", "fused_uvm")
 """Kernels of tables that are not replicated, the most wanted first."""
 _REPLICATED_KERNEL = "dense"
@@ -71,6 +83,43 @@ def checked_constraints(constraints: object) -> dict[str, ParameterConstraints]:
     return dict(constraints)
 
 
+def check_fields(constraint: ParameterConstraints, where: str) -> None:
+    """ConstraintError where a field that is planned with holds what TorchRec does not take there.
+
+    where: the table, for the message.
+    """
+    with _naming(where):
+        for field, known in _NAMES.items():
+            values = getattr(constraint, field)
+            if values is not None:
+                _check_names(values, field, known)
+        for field, high in _NUMBERS.items():
+            values = getattr(constraint, field)
+            if values is not None or field == "pooling_factors":
+                for value in _listed(values, field, "numbers"):
+                    finite_number(value, field, low=0.0, high=high)
+        if constraint.min_partition is not None:
+            whole_number(constraint.min_partition, "min_partition", low=1, high=MAX_DIM)
+        weighted = constraint.is_weighted
+        if weighted is not None and not isinstance(weighted, bool):
+            raise InputError(f"is_weighted must be True or False, got {shown(weighted)}")
+        if constraint.device_group not in (None, ""):
+            one_of(constraint.device_group, "device_group", COMPUTE_DEVICES)
+
+
+def given_fields(constraint: ParameterConstraints, where: str) -> dict[str, object]:
+    """What ``constraint`` says, by field, the same on every rank that is given the same."""
+    found: dict[str, object] = {
+        field: list(values)
+        for field in (*_NAMES, *_NUMBERS)
+        if (values := getattr(constraint, field))
+    }
+    found |= {field: value for field in _PLAIN if (value := getattr(constraint, field))}
+    with _naming(where):
+        carried = Carried.of(constraint)
+    return found | carried.plain() | dict.fromkeys(carried.objects(), "given")
+
+
 def is_excluded(constraint: ParameterConstraints | None, setting: Setting) -> bool:
     """Whether the table's device group is of other devices, so that it is none of this plan's."""
     group = None if constraint is None else constraint.device_group
@@ -96,7 +145,8 @@ def choose(
     usable = [type_ for type_ in types if kernels[type_] is not None]
     if not usable:
         raise ConstraintError(_no_kernel(table, constraint, types, where))
-    carried = NOTHING_CARRIED if constraint is None else Carried.of(constraint)
+    with _naming(where):
+        carried = NOTHING_CARRIED if constraint is None else Carried.of(constraint)
     searched = [type_ for type_ in _SEARCHED if type_ in usable]
     if not searched:
         fixed = next(layout for type_ in usable for layout in _FIXED if layout == type_)
@@ -112,7 +162,7 @@ def choose(
         column_type=column_type,
         may_split=may_split,
         kernel=kernels[searched[0]] or "",
-        least_width=_least_width(table, constraint, where) if may_split else table.dim,
+        least_width=_least_width(table, constraint) if may_split else table.dim,
         whole_is_columns=searched[0] != TABLE_WISE,
         carried=carried,
     )
@@ -124,11 +174,6 @@ def _types(
     """The sharding types that are wanted, offered and supported, in the order of the constraint."""
     given = None if constraint is None else constraint.sharding_types
     wanted: Sequence[str] = list(dict.fromkeys(given)) if given else _DEFAULT_TYPES
-    if unknown := [type_ for type_ in wanted if type_ not in _ALL_TYPES]:
-        raise ConstraintError(
-            f"{where}: constraint sharding_types: {unknown[0]!r} is no sharding type; those are "
-            f"{', '.join(_ALL_TYPES)}"
-        )
     offered = [type_ for type_ in wanted if type_ in table.offer.types]
     if not offered:
         raise ConstraintError(
@@ -173,9 +218,6 @@ def _no_kernel(
         return (
             f"{where}: {table.offer.name} offers compute kernels {offered}, none that is supported"
         )
-    unknown = [kernel for kernel in allowed if kernel not in _ALL_KERNELS]
-    if unknown:
-        return f"{where}: constraint compute_kernels: {unknown[0]!r} is no compute kernel"
     return (
         f"{where}: constraint compute_kernels allows {', '.join(allowed)}; for {' or '.join(types)} "
         f"{table.offer.name} offers {offered}, and supported are {', '.join(KERNELS)} and, for "
@@ -183,12 +225,30 @@ def _no_kernel(
     )
 
 
-def _least_width(table: ModelTable, constraint: ParameterConstraints | None, where: str) -> int:
-    given: Any = None if constraint is None else constraint.min_partition
-    if given is None:
-        return 4
+def _least_width(table: ModelTable, constraint: ParameterConstraints | None) -> int:
+    least: int | None = None if constraint is None else constraint.min_partition
+    return 4 if least is None else min(table.dim, -(-int(least) // 4) * 4)
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """What is wrong with a field becomes an error of the constraint of this table."""
     try:
-        least = whole_number(given, "constraint min_partition", low=1, high=MAX_DIM)
+        yield
     except InputError as error:
-        raise ConstraintError(f"{where}: {error}") from error
-    return min(table.dim, -(-least // 4) * 4)
+        raise ConstraintError(f"{where}: constraint {error}") from error
+
+
+def _listed(values: object, field: str, of_what: str) -> Sequence[object]:
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+        raise InputError(f"{field} must be a list of {of_what}, got {shown(values)}")
+    return values
+
+
+def _check_names(values: object, field: str, known: tuple[str, ...]) -> None:
+    for value in _listed(values, field, "strings"):
+        if not isinstance(value, str):
+            raise InputError(f"{field} must be a list of strings, got {shown(values)}")
+        if known and value not in known:
+            what = field.removesuffix("s").replace("_", " ")
+            raise InputError(f"{field}: {value!r} is no {what}; those are {', '.join(known)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torchrec.distributed.planner.constants import POOLING_FACTOR
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -12,15 +12,8 @@ from torchrec.distributed.types import CommOp
 from torchrec.modules.embedding_configs import DATA_TYPE_NUM_BITS
 from torchrec.types import DataType as TorchRecDataType
 
-from neuroshard_fast.checks import finite_number
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.tables import (
-    MAX_POOLING_FACTOR,
-    EmbeddingTable,
-    Feature,
-    OutputDtype,
-    TableSet,
-)
+from neuroshard_fast.tables import EmbeddingTable, Feature, OutputDtype, TableSet
 from neuroshard_fast.torchrec.errors import ConstraintError
 from neuroshard_fast.torchrec.model import ModelTable
 
@@ -215,19 +208,7 @@ def _estimate_sizes(
             )
     poolings = list(poolings) if poolings else [1.0] * len(lengths)
     batches = list(batches) if batches else [batch_size] * len(lengths)
-    if constraint is not None:
-        for field, values in (("pooling_factors", lengths), ("num_poolings", poolings)):
-            _check_numbers(values, f"{where}: constraint {field}", MAX_POOLING_FACTOR)
-        _check_numbers(batches, f"{where}: constraint batch_sizes", 2.0**31)
     return EstimateSizes(lengths, poolings, batches)
-
-
-def _check_numbers(values: list[Any], field: str, high: float) -> None:
-    try:
-        for value in values:
-            finite_number(value, field, low=0.0, high=high)
-    except InputError as error:
-        raise ConstraintError(str(error)) from error
 
 
 def _sent_bytes(table: ModelTable, constraint: ParameterConstraints | None) -> float:

@@ -108,6 +108,13 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc]  # TorchRec has 
                 "plan_loader": plan_loader,
             }
         )
+        checked.require_flags(
+            {
+                "keep_row_statistics": keep_row_statistics,
+                "uneven_columns": uneven_columns,
+                "one_sharding_type": one_sharding_type,
+            }
+        )
         topology = checked.checked_topology(topology)
         self._terms = Terms(
             topology=topology,
@@ -160,7 +167,8 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc]  # TorchRec has 
     ) -> ShardingPlan:
         """Plan on the first rank of ``pg``, the default group where None, for all of its ranks.
 
-        Where that fails, every rank raises the same PlannerError.
+        Where that fails, or ranks were given other models, topologies, batch sizes or constraints, every
+        rank raises the same PlannerError.
         """
         if pg is None:
             if not dist.is_initialized():
@@ -168,6 +176,12 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc]  # TorchRec has 
                     InputError("collective_plan: call init_process_group() first, or use plan()")
                 )
             pg = dist.distributed_c10d._get_default_group()
+        if not isinstance(pg, dist.ProcessGroup):
+            raise planner_error(
+                InputError(
+                    f"pg: a ProcessGroup with this rank is wanted, got a {type(pg).__name__}"
+                )
+            )
         group = pg
         self._last_plan = None
 
@@ -176,7 +190,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc]  # TorchRec has 
             plan = self.plan(module, sharders)
             return self._last_plan, plan
 
-        described, plan = plan_for_all(group, make)
+        described, plan = plan_for_all(group, make, lambda: self._terms.given(module, sharders))
         self._last_plan = described
         return plan
 
@@ -275,22 +289,26 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc]  # TorchRec has 
         seconds: float,
     ) -> None:
         terms, batch_size = self._terms, self._terms.setting.batch_size
-        best_plan = sharding_options(sharded, terms.topology, batch_size, terms.constraints)
         for stats in self._stats:
-            stats.log(
-                sharding_plan=plan,
-                topology=terms.topology,
-                batch_size=batch_size,
-                storage_reservation=terms.reservation,
-                num_proposals=1,
-                num_plans=1,
-                run_time=seconds,
-                best_plan=best_plan,
-                constraints=terms.constraints or None,
-                sharders=list(sharders),
-                enumerator=None,
-                debug=self._debug,
-                debug_stats=PlanDebugStats(
-                    planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
-                ),
-            )
+            try:
+                stats.log(
+                    sharding_plan=plan,
+                    topology=terms.topology,
+                    batch_size=batch_size,
+                    storage_reservation=terms.reservation,
+                    num_proposals=1,
+                    num_plans=1,
+                    run_time=seconds,
+                    best_plan=sharding_options(
+                        sharded, terms.topology, batch_size, terms.constraints
+                    ),
+                    constraints=terms.constraints or None,
+                    sharders=list(sharders),
+                    enumerator=None,
+                    debug=self._debug,
+                    debug_stats=PlanDebugStats(
+                        planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
+                    ),
+                )
+            except Exception:  # the plan is made, whatever becomes of its statistics
+                _logger.warning("stats: %s was not logged", type(stats).__name__, exc_info=True)
