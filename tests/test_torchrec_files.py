@@ -389,6 +389,15 @@ def test_a_table_is_not_excluded_because_a_file_says_so(
         "table 'deep.sequences.left_out': excluded, but no device group of constraints gives it to another",
         given={},
     )
+    with pytest.raises(
+        PlannerError, match=r"'deep\.sequences\.left_out': constraint device_group must be"
+    ):
+        check_plan(
+            model(),
+            made[1],
+            devices(),
+            constraints={"left_out": ParameterConstraints(device_group="CPU")},
+        )
     contents["tables"] = [table for table in contents["tables"] if table["name"] != "rows"]
     check_unusable(plan_of(contents), "table 'bags.rows' of the model is not in it")
     contents["excluded"].append("bags.rows")

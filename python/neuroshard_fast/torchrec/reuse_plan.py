@@ -11,7 +11,7 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from neuroshard_fast.errors import InputError, NeuroShardError
 from neuroshard_fast.memory import WEIGHT_BYTES
 from neuroshard_fast.torchrec.carried import Carried, read_carried
-from neuroshard_fast.torchrec.constraints import checked_constraints, is_excluded
+from neuroshard_fast.torchrec.constraints import check_fields, checked_constraints, is_excluded
 from neuroshard_fast.torchrec.errors import planner_error
 from neuroshard_fast.torchrec.model import ModelTable, find_tables
 from neuroshard_fast.torchrec.options import checked_topology
@@ -103,6 +103,9 @@ def _not_excluded(
     setting: Setting,
     constraints: Mapping[str, ParameterConstraints],
 ) -> list[ModelTable]:
+    for table in tables:
+        if (constraint := constraints.get(table.name)) is not None:
+            check_fields(constraint, f"table {table.fqn!r}")
     return [table for table in tables if not is_excluded(constraints.get(table.name), setting)]
 
 
