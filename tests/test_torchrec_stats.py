@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torchrec")
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torchrec.modules.embedding_configs import (
     DataType,
@@ -29,6 +30,7 @@ from neuroshard_fast import EmbeddingTable, Feature, InputError, TableSet
 from neuroshard_fast.reuse import HISTOGRAM_BINS, assumed_histogram, draw_indices
 from neuroshard_fast.torchrec import TableStats
 from neuroshard_fast.torchrec.row_samples import CAPACITY, RowSample
+from neuroshard_fast.torchrec.table_counts import CheckedBatch
 
 META = torch.device("meta")
 
@@ -87,6 +89,9 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+CostlyBatch = Callable[[Clock, float, int], KeyedJaggedTensor]
 
 
 # ---- what is found ----
@@ -255,33 +260,199 @@ def a_batch(**fields: Any) -> KeyedJaggedTensor:
     )
 
 
+def two_features(**fields: Any) -> KeyedJaggedTensor:
+    """Of two samples each."""
+    return a_batch(
+        **{
+            "keys": ["f", "g"],
+            "values": torch.tensor([1, 2, 3, 4]),
+            "lengths": torch.tensor([1, 1, 1, 1]),
+            **fields,
+        }
+    )
+
+
+def by_offsets(*offsets: int, **fields: Any) -> KeyedJaggedTensor:
+    return two_features(**{"lengths": None, "offsets": torch.tensor(offsets), **fields})
+
+
+BAD_BATCHES = {
+    "row too large": (
+        a_batch(values=torch.tensor([1, 100])),
+        "feature 'f': row 100 is not in table 't' of 100 rows",
+    ),
+    "row below 0": (
+        a_batch(values=torch.tensor([-1, 2])),
+        "feature 'f': row -1 is not in table 't' of 100 rows",
+    ),
+    "rows are floats": (
+        a_batch(values=torch.tensor([1.0, 2.0])),
+        "feature 'f': rows must be whole numbers, got torch.float32; convert them with long",
+    ),
+    "rows are bools": (
+        a_batch(values=torch.tensor([True, False])),
+        "feature 'f': rows must be whole numbers, got torch.bool",
+    ),
+    "no rows": (a_batch(values=None), "feature 'f': rows must be a tensor, got a NoneType"),
+    "one number for rows": (
+        a_batch(values=torch.tensor(1), lengths=torch.tensor([1])),
+        r"feature 'f': rows must have one dimension, got shape \(\)",
+    ),
+    "rows of two dimensions": (
+        a_batch(values=torch.tensor([[1, 2]])),
+        r"feature 'f': rows must have one dimension, got shape \(1, 2\); flatten",
+    ),
+    "sparse rows": (
+        a_batch(values=torch.tensor([1, 2]).to_sparse()),
+        "feature 'f': rows must be a dense tensor, got torch.sparse_coo",
+    ),
+    "rows on the meta device": (
+        a_batch(values=torch.tensor([1, 2], device=META)),
+        "feature 'f': rows are on the meta device, where nothing is stored",
+    ),
+    "lengths on the meta device": (
+        a_batch(lengths=torch.tensor([1, 1], device=META)),
+        "feature 'f': lengths are on the meta device",
+    ),
+    "lengths past the rows": (
+        a_batch(lengths=torch.tensor([1, 2])),
+        "feature 'f': its lengths end at lookup 3 of the batch, which has 2 values",
+    ),
+    "lengths short of the rows": (
+        two_features(lengths=torch.tensor([1, 1, 1, 0])),
+        "feature 'g': its lengths end at lookup 3 of the batch, which has 4 values",
+    ),
+    "lengths of no samples": (
+        a_batch(lengths=torch.empty(0, dtype=torch.int64)),
+        "feature 'f': its lengths end at lookup 0 of the batch, which has 2 values",
+    ),
+    "a length below 0": (
+        two_features(lengths=torch.tensor([3, -1, 1, 1])),
+        "feature 'f': length -1 of sample 1; no length may be below 0",
+    ),
+    "a sum of lengths below 0": (
+        two_features(lengths=torch.tensor([3, 2, -1, 0])),
+        "feature 'g': its lengths sum to -1; none may be below 0",
+    ),
+    "offsets that go back": (
+        by_offsets(0, 3, 2, 3, 4),
+        "feature 'f': length -1 of sample 1; no length may be below 0, and offsets may not go back",
+    ),
+    "offsets that go back between features": (
+        by_offsets(0, 1, 5, 4, 4),
+        "feature 'g': its lengths sum to -1; none may be below 0, and offsets may not go back",
+    ),
+    "offsets that begin later": (
+        by_offsets(1, 1, 2, 3, 4),
+        "feature 'f': its offsets begin at 1; the first of a batch must be 0",
+    ),
+    "offsets past the rows": (
+        by_offsets(0, 1, 2, 3, 5),
+        "feature 'g': its lengths end at lookup 5 of the batch, which has 4 values",
+    ),
+    "lengths and offsets that differ": (
+        by_offsets(0, 1, 2, 3, 4, lengths=torch.tensor([2, 0, 1, 1])),
+        "feature 'f': lengths and offsets of its batch differ",
+    ),
+    "neither lengths nor offsets": (
+        a_batch(lengths=None),
+        "feature 'f': its batch has neither lengths nor offsets",
+    ),
+    "a length too many": (
+        two_features(lengths=torch.tensor([1, 1, 1, 1, 0])),
+        "feature 'f': the lengths of its batch are for 5 bags, but it has 2 features of 2 samples",
+    ),
+    "another stride": (
+        two_features(stride=3),
+        "feature 'f': the lengths of its batch are for 4 bags, but it has 2 features of 3 samples",
+    ),
+    "a stride of 0": (two_features(stride=0), "for 4 bags, but it has 2 features of 0 samples"),
+    "a stride that is no number": (two_features(stride="2"), "2 features of '2' samples"),
+    "length_per_key of something else": (
+        two_features(length_per_key=[1, 3]),
+        r"feature 'f': length_per_key of its batch is \[1, 3\], by its lengths or offsets it is \[2, 2\]",
+    ),
+    "length_per_key that is no list": (
+        two_features(length_per_key=4),
+        "feature 'f': length_per_key of its batch is 4",
+    ),
+    "offset_per_key of something else": (
+        two_features(offset_per_key=[0, 1, 4]),
+        r"feature 'f': offset_per_key of its batch is \[0, 1, 4\], by its lengths or offsets .* \[0, 2, 4\]",
+    ),
+    "a feature twice": (
+        two_features(keys=["f", "f"]),
+        "feature 'f': it comes twice in one step; give each feature of a step once",
+    ),
+    "keys that are no list": (
+        a_batch(keys=None),
+        "observe: keys of a batch must be a list of feature names, got None",
+    ),
+    "keys that are no names": (
+        a_batch(keys=[["f"]]),
+        "observe: keys of a batch must be a list of feature names, got",
+    ),
+    "no batch at all": ({"f": [1]}, "observe takes KeyedJaggedTensors, got a dict"),
+    "features of several sizes": (
+        a_batch(
+            keys=["f", "g"],
+            lengths=torch.tensor([1, 1, 0]),
+            stride_per_key_per_rank=[[1], [2]],
+        ),
+        "features have different numbers of samples",
+    ),
+}
+
+
+@pytest.mark.parametrize(("batch", "message"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+def test_a_bad_batch_is_refused_and_counts_nothing(batch: Any, message: str) -> None:
+    # The table of a good batch comes first: its counts have to stay as they were, too.
+    stats = TableStats(bags(bag("a"), bag("t", "f"), bag("u", "g")), share=1.0)
+    stats.observe(features(a=[[7, 7]], f=[[8]], g=[[9]]))
+    before = stats.table_set(), stats.samples_seen(), stats.rows_seen()
+    with pytest.raises(InputError, match=message):
+        stats.observe(features(a=[[1], [2]]), batch)
+    assert (stats.table_set(), stats.samples_seen(), stats.rows_seen()) == before
+    assert stats.observe(features(a=[[1], [2]])) == ("a",)
+    assert stats.samples_seen() == {"a": 3, "t": 1, "u": 1}
+
+
+def test_a_feature_in_two_batches_of_a_step_is_refused() -> None:
+    stats = TableStats(bags(bag("t", "f")), share=1.0)
+    with pytest.raises(InputError, match="feature 'f': it comes twice in one step"):
+        stats.observe(features(f=[[1]], other=[[1]]), features(f=[[2]]))
+    assert stats.samples_seen() == {"t": 0}
+    assert stats.observe(features(f=[[1]]), features(f=[])) == ("t",)  # no sample of it
+
+
+def test_what_is_wrong_with_features_of_no_table_is_passed_over() -> None:
+    stats = TableStats(bags(bag("t", "f")), share=1.0)
+    others = two_features(keys=["x", "x"], values=torch.tensor([0.5]), length_per_key=[7])
+    assert stats.observe(features(f=[[1, 2]]), others) == ("t",)
+    twice = two_features(keys=["x", "x", "f"], lengths=torch.tensor([1, 2, 1]))
+    assert stats.observe(twice) == ("t",)
+    assert stats.samples_seen() == {"t": 2}
+    assert stats.rows_seen() == {"t": 3.0}  # 1, 2 and 4
+
+
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize(
-    ("batch", "message"),
+    "batch",
     [
-        (a_batch(values=torch.tensor([1, 100])), "feature 'f': row 100 is not in table 't' of 100"),
-        (
-            a_batch(values=torch.tensor([-1, 2])),
-            "feature 'f': row -1 is not in table 't' of 100 rows",
-        ),
-        (a_batch(values=torch.tensor([1.0, 2.0])), "feature 'f': rows must be whole numbers"),
-        (a_batch(lengths=torch.tensor([1, 2])), "feature 'f': its lengths end at lookup 3 of the"),
-        ({"f": [1]}, "observe takes KeyedJaggedTensors, got a dict"),
-        (
-            a_batch(
-                keys=["f", "g"],
-                lengths=torch.tensor([1, 1, 0]),
-                stride_per_key_per_rank=[[1], [2]],
-            ),
-            "features have different numbers of samples",
-        ),
+        two_features(lengths=torch.tensor([2, 0, 1, 1], dtype=torch.int32)),
+        two_features(lengths=torch.tensor([2, 0, 1, 1]), stride=2),
+        two_features(values=torch.tensor([1, 2, 3, 4], dtype=torch.int32)),
+        by_offsets(0, 2, 2, 3, 4),
+        by_offsets(0, 2, 2, 3, 4, lengths=torch.tensor([2, 0, 1, 1])),
     ],
 )
-def test_a_bad_batch_is_refused_and_counts_nothing(batch: Any, message: str) -> None:
-    stats = TableStats(bags(bag("t", "f")), share=1.0)
-    with pytest.raises(InputError, match=message):
-        stats.observe(batch)
-    assert stats.samples_seen() == {"t": 0}
-    assert stats.rows_seen() == {"t": 0.0}
+def test_sound_batches_are_counted_however_they_say_it(batch: Any, kept: bool) -> None:
+    if kept:
+        batch.lengths(), batch.offsets(), batch.offset_per_key()
+    stats = TableStats(bags(bag("t", "f"), bag("u", "g")), share=1.0)
+    assert stats.observe(batch) == ("t", "u")
+    assert stats.samples_seen() == {"t": 2, "u": 2}
+    assert [t.features[0].pooling_factor for t in stats.table_set()] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -291,6 +462,8 @@ def test_a_bad_batch_is_refused_and_counts_nothing(batch: Any, message: str) -> 
         ({"batch_size": 1.5}, "batch_size must be a whole number"),
         ({"share": 0.0}, "share must be a finite number between"),
         ({"share": 1.5}, "share must be a finite number between"),
+        ({"share": "all"}, "share must be a number, got 'all'"),
+        ({"clock": 5}, "clock must be a function that gives the time, got 5"),
     ],
 )
 def test_impossible_settings_are_refused(fields: dict[str, Any], message: str) -> None:
@@ -393,40 +566,53 @@ def test_statistics_of_something_else_are_not_merged(other: Any, message: str) -
         stats.merge(other)
 
 
-def test_gathering_needs_a_process_group() -> None:
+def test_gathering_needs_a_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = TableStats(bags(bag("t")))
     with pytest.raises(InputError, match="init_process_group first"):
-        TableStats(bags(bag("t"))).gather()
+        stats.gather()
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    # The second is what new_group gives to ranks that are not in the group.
+    wrong: tuple[Any, ...] = ("gloo", dist.GroupMember.NON_GROUP_MEMBER)
+    for group in wrong:
+        with pytest.raises(InputError, match=r"process_group must be a torch\.distributed group"):
+            stats.gather(group)
 
 
 # ---- how seldom ----
 
 
-class Costly(KeyedJaggedTensor):  # type: ignore[misc]
-    """A batch of which every look at its rows takes some time."""
+class Costly(CheckedBatch):
+    """A batch of which every look at the rows of a feature takes some time."""
 
-    clock: Clock
-    seconds: float
+    clock: ClassVar[Clock]
+    seconds: ClassVar[float]
 
-    def offset_per_key(self) -> list[int]:
+    def lookups(self, *args: Any) -> Any:
         self.clock.now += self.seconds
-        offsets: list[int] = super().offset_per_key()
-        return offsets
+        return super().lookups(*args)
 
 
-def costly(clock: Clock, seconds: float, tables: int) -> Costly:
-    batch = Costly(
-        keys=[f"t{k}" for k in range(tables)],
-        values=torch.zeros(tables, dtype=torch.int64),
-        lengths=torch.ones(tables, dtype=torch.int32),
-    )
-    batch.clock, batch.seconds = clock, seconds
-    return batch
+@pytest.fixture
+def costly(monkeypatch: pytest.MonkeyPatch) -> CostlyBatch:
+    """Makes batches of one lookup in each of so many tables, which takes so many seconds to look at."""
+
+    def make(clock: Clock, seconds: float, tables: int) -> KeyedJaggedTensor:
+        monkeypatch.setattr(Costly, "clock", clock, raising=False)
+        monkeypatch.setattr(Costly, "seconds", seconds, raising=False)
+        monkeypatch.setattr("neuroshard_fast.torchrec.stats.CheckedBatch", Costly)
+        return KeyedJaggedTensor(
+            keys=[f"t{k}" for k in range(tables)],
+            values=torch.zeros(tables, dtype=torch.int64),
+            lengths=torch.ones(tables, dtype=torch.int32),
+        )
+
+    return make
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2])
 @pytest.mark.parametrize(("tables", "seconds"), [(1, 0.0003), (10, 0.0003), (3, 0.02), (2, 0.3)])
 def test_counting_takes_its_share_of_the_time_and_not_more(
-    share: float, tables: int, seconds: float
+    costly: CostlyBatch, share: float, tables: int, seconds: float
 ) -> None:
     clock = Clock()
     model = bags(*(bag(f"t{k}") for k in range(tables)))
@@ -445,7 +631,7 @@ def test_counting_takes_its_share_of_the_time_and_not_more(
     assert max(counted) - min(counted) <= 1  # each in its turn
 
 
-def test_a_long_pause_is_not_followed_by_a_slow_step() -> None:
+def test_a_long_pause_is_not_followed_by_a_slow_step(costly: CostlyBatch) -> None:
     clock = Clock()
     stats = TableStats(bags(*(bag(f"t{k}") for k in range(1000))), clock=clock)
     batch = costly(clock, 0.001, 1000)
@@ -456,11 +642,25 @@ def test_a_long_pause_is_not_followed_by_a_slow_step() -> None:
     assert clock.now - before < 0.06
 
 
-def test_with_a_share_of_one_every_table_of_every_batch_is_counted() -> None:
+def test_with_a_share_of_one_every_table_of_every_batch_is_counted(costly: CostlyBatch) -> None:
     clock = Clock()
     stats = TableStats(bags(bag("t0"), bag("t1")), share=1.0, clock=clock)
     for _ in range(5):
         assert len(stats.observe(costly(clock, 10.0, 2))) == 2
+
+
+def test_bad_batches_are_paid_for_too(costly: CostlyBatch) -> None:
+    clock = Clock()
+    stats = TableStats(bags(bag("t0")), clock=clock, share=0.5)
+    batch, looks = costly(clock, 0.02, 1), 0
+    batch._values = torch.full((1,), 1000)
+    for _ in range(100):
+        clock.now += 0.01
+        try:
+            stats.observe(batch)
+        except InputError:
+            looks += 1
+    assert 20 <= looks <= 30  # 0.5 s at 0.02 s each
 
 
 def test_tables_of_batches_observed_in_turn_are_all_counted() -> None:
@@ -622,6 +822,11 @@ def test_drift_against_nothing_in_common_is_refused(tmp_path: Path) -> None:
         stats.drift(TableSet.of([table("other")]))
     with pytest.raises(InputError, match="cannot be read"):
         stats.drift(tmp_path / "none.json")
+    wrong: Any = stats
+    with pytest.raises(
+        InputError, match="planned: a TableSet or its file is wanted, got a TableStats"
+    ):
+        stats.drift(wrong)
     with pytest.raises(InputError, match="threshold must be a finite number between 1"):
         stats.drift(TableSet.of([table()]), threshold=0.5)
     with pytest.raises(InputError, match="least_samples must lie between 1"):

@@ -28,6 +28,7 @@ class RowSample:
     def __init__(self, *, level: int = 0, salt: int = 0) -> None:
         self.level = level
         self.salt = salt
+        # Replaced, never written to: copies of this object share them.
         self._hashes = np.empty(0, np.uint64)  # ascending
         self._counts = np.empty(0, np.int64)
 

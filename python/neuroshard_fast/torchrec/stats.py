@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import torch.distributed as dist
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from neuroshard_fast.checks import finite_number, whole_number
+from neuroshard_fast.checks import finite_number, shown, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.tables import EmbeddingTable, TableSet
 from neuroshard_fast.torchrec.drift import DriftReport, compare
-from neuroshard_fast.torchrec.table_counts import TableCounts, tables_of_module
+from neuroshard_fast.torchrec.table_counts import CheckedBatch, TableCounts, tables_of_module
 
 SHARE = 0.01
 """Of the time between two calls, what counting may take where nothing else is said. A step may become longer
@@ -29,7 +27,7 @@ _MOST_CREDIT_S = 0.05
 _FIRST_PACE_S = 1e-7  # a lookup, until one has been timed
 _FIXED_LOOKUPS = 1000  # a table takes as long to count as so many more lookups
 
-_Places = dict[str, tuple[KeyedJaggedTensor, int]]
+_Places = dict[str, tuple[CheckedBatch, int]]
 """For each feature its batch, and its number in there."""
 
 
@@ -61,11 +59,14 @@ class TableStats:
             whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
         if not isinstance(tables, (nn.Module, TableSet)):
             raise InputError(f"a model or a TableSet is wanted, got a {type(tables).__name__}")
+        if not callable(clock):
+            raise InputError(f"clock must be a function that gives the time, got {shown(clock)}")
         found = tables_of_module(tables) if isinstance(tables, nn.Module) else list(tables)
         self.batch_size = batch_size
         self.share = finite_number(share, "share", low=1e-6, high=1.0)
         # The next to be counted first.
         self._tables = OrderedDict((table.name, TableCounts(table)) for table in found)
+        self._features = {feature.name for table in found for feature in table.features}
         self._clock = clock
         self._ended: float | None = None
         self._credit_s = 0.0
@@ -76,53 +77,85 @@ class TableStats:
         """Count a step, given all of its batches; the names of the tables that there was time for.
 
         Features of no table are passed over. Tensors on the host are counted fastest. InputError, naming
-        the feature, for rows that a table does not have and lengths that do not fit the rows.
+        the feature, for rows that a table does not have, lengths or offsets that do not fit the rows, and
+        features that come twice, as far as there was time to look; then nothing of the step is counted.
         """
         started = self._clock()
         if self._ended is not None:
             self._credit_s += self.share * (started - self._ended)
             self._credit_s = min(self._credit_s, _MOST_CREDIT_S)
-        for batch in batches:
-            if not isinstance(batch, KeyedJaggedTensor):
-                raise InputError(f"observe takes KeyedJaggedTensors, got a {type(batch).__name__}")
-            if batch.variable_stride_per_key():
-                raise InputError(
-                    "observe: batches whose features have different numbers of samples are not supported"
-                )
-        counted: list[str] = []
-        if self.share == 1.0 or (self._credit_s > 0.0 and self._credit_s >= self._wanted_s):
-            counted.extend(self._count_in_turn(batches, started))
-        self._ended = self._clock()
-        self._credit_s -= self._ended - started
-        return tuple(counted)
+        try:
+            for batch in batches:
+                if not isinstance(batch, KeyedJaggedTensor):
+                    raise InputError(
+                        f"observe takes KeyedJaggedTensors, got a {type(batch).__name__}"
+                    )
+                if batch.variable_stride_per_key():
+                    raise InputError(
+                        "observe: batches whose features have different numbers of samples are not supported"
+                    )
+            if self.share == 1.0 or (self._credit_s > 0.0 and self._credit_s >= self._wanted_s):
+                return self._count_in_turn(batches, started)
+            return ()
+        finally:
+            self._ended = self._clock()
+            self._credit_s -= self._ended - started
 
-    def _count_in_turn(self, batches: Sequence[KeyedJaggedTensor], started: float) -> Iterator[str]:
-        """Names of the tables that there is time for, each counted."""
-        places: _Places = {
-            key: (batch, number)
-            for batch in batches
-            if batch.stride()
-            for number, key in enumerate(batch.keys())
-        }
+    def _count_in_turn(
+        self, batches: Sequence[KeyedJaggedTensor], started: float
+    ) -> tuple[str, ...]:
+        """Names of the tables that there is time for, all of them counted."""
+        places = self._places(batches)
+        counted: dict[str, TableCounts] = {}  # copies: the next table may turn out to be wrong
         now = self._clock()
         looked_s, self._wanted_s = now - started, 0.0
-        for counts in list(self._tables.values()):
+        for table, counts in self._tables.items():
             found = {name: places[name] for name in counts.features if name in places}
             if not found:
                 continue
             size = _FIXED_LOOKUPS + sum(
-                batch.length_per_key()[number] for batch, number in found.values()
+                batch.ends[number + 1] - batch.ends[number] for batch, number in found.values()
             )
             # What takes longer than can be saved up for is counted all the same, and paid off later.
             cost_s = min(self._pace_s * size, _MOST_CREDIT_S - looked_s)
             if self.share < 1.0 and self._credit_s - (now - started) < cost_s:
                 self._wanted_s = min(looked_s + cost_s, _MOST_CREDIT_S)
-                return
-            counts.add(_lookups(counts.table, found), self.batch_size)
-            self._tables.move_to_end(counts.table.name)
+                break
+            lookups = {
+                name: batch.lookups(name, number, counts.table)
+                for name, (batch, number) in found.items()
+            }
+            counted[table] = counts.copy()
+            counted[table].add(lookups, self.batch_size)
             before, now = now, self._clock()
             self._pace_s = 0.5 * (self._pace_s + (now - before) / size)
-            yield counts.table.name
+        for table, counts in counted.items():
+            self._tables[table] = counts
+            self._tables.move_to_end(table)
+        return tuple(counted)
+
+    def _places(self, batches: Sequence[KeyedJaggedTensor]) -> _Places:
+        """Where the features of tables are, of batches that have samples."""
+        places: _Places = {}
+        for batch in batches:
+            keys = batch.keys()
+            if not isinstance(keys, (list, tuple)) or not all(isinstance(k, str) for k in keys):
+                raise InputError(
+                    f"observe: keys of a batch must be a list of feature names, got {shown(keys)}"
+                )
+            used = [(number, key) for number, key in enumerate(keys) if key in self._features]
+            if not used:
+                continue
+            checked = CheckedBatch(batch, used[0][1])
+            if not checked.samples:
+                continue
+            for number, key in used:
+                if key in places:
+                    raise InputError(
+                        f"feature {key!r}: it comes twice in one step; give each feature of a step once"
+                    )
+                places[key] = checked, number
+        return places
 
     def merge(self, other: TableStats) -> None:
         """Count what ``other``, of the same tables, has counted; reuse in its complete steps only.
@@ -153,6 +186,11 @@ class TableStats:
         """
         if not dist.is_initialized():
             raise InputError("gather needs torch.distributed.init_process_group first")
+        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+            raise InputError(
+                "process_group must be a torch.distributed group that this rank is in, or None for all "
+                f"ranks, got {shown(process_group)}"
+            )
         parts: list[tuple[int | None, dict[str, TableCounts]] | None]
         parts = [None] * dist.get_world_size(process_group)
         own = (self.batch_size, dict(self._tables))
@@ -219,6 +257,10 @@ class TableStats:
             changed by more than this factor.
         least_samples: tables with fewer samples counted are not judged.
         """
+        if not isinstance(planned, (TableSet, str, os.PathLike)):
+            raise InputError(
+                f"planned: a TableSet or its file is wanted, got a {type(planned).__name__}"
+            )
         if not isinstance(planned, TableSet):
             planned = TableSet.load(planned)
         steps = {
@@ -234,28 +276,3 @@ class TableStats:
             threshold=threshold,
             least_samples=least_samples,
         )
-
-
-def _lookups(
-    table: EmbeddingTable, found: _Places
-) -> dict[str, tuple[int, npt.NDArray[np.integer]]]:
-    """Samples and rows, [lookups], of each feature that was found."""
-    lookups = {}
-    for name, (batch, number) in found.items():
-        where = f"feature {name!r}"
-        start, end = batch.offset_per_key()[number : number + 2]
-        values = batch.values()
-        if values.is_floating_point() or values.is_complex():
-            raise InputError(f"{where}: rows must be whole numbers, got {values.dtype}")
-        if end > values.numel():
-            raise InputError(
-                f"{where}: its lengths end at lookup {end} of the batch, which has {values.numel()}"
-            )
-        rows = values[start:end].detach().cpu().numpy()
-        if rows.size and not (rows.min() >= 0 and rows.max() < table.num_embeddings):
-            wrong = rows[(rows < 0) | (rows >= table.num_embeddings)][0]
-            raise InputError(
-                f"{where}: row {wrong} is not in table {table.name!r} of {table.num_embeddings} rows"
-            )
-        lookups[name] = (batch.stride(), rows)
-    return lookups
