@@ -998,3 +998,43 @@ def test_where_the_reservation_leaves_nothing_it_is_named_with_the_largest_table
         "largest tables: 'bags.t'",
         kind=PlannerErrorType.INSUFFICIENT_STORAGE,
     )
+
+
+# ---- what TorchRec does not train on CPUs ----
+
+
+def test_rows_that_leave_a_rank_without_any_are_refused_on_cpus() -> None:
+    class Rows(EmbeddingBagCollectionSharder):  # type: ignore[misc]
+        def sharding_types(self, compute_device_type: str) -> list[str]:
+            return [*super().sharding_types(compute_device_type), "row_wise"]
+
+    by_row = {"t": ParameterConstraints(sharding_types=["row_wise"])}
+    for rows, ranks in ((9, 4), (1, 2)):
+        refused(
+            planner(topology(ranks, device="cpu"), constraints=by_row),
+            one_table(rows, 16),
+            f"table 'bags.t': row_wise, its {rows} rows leave rank",
+            kind=PlannerErrorType.STRICT_CONSTRAINTS,
+            sharders=[Rows()],
+        )
+    described(planner(topology(4, device="cpu"), constraints=by_row), one_table(10, 16), [Rows()])
+
+
+def test_a_replicated_sequence_is_refused_on_cpus() -> None:
+    replicated = {"s": ParameterConstraints(sharding_types=["data_parallel"])}
+    model = parts(one=sequences(sequence("s")))
+    refused(
+        planner(topology(2, device="cpu"), constraints=replicated),
+        model,
+        "table 'one.s': data_parallel, and TorchRec 1.8 does not train replicated tables",
+        kind=PlannerErrorType.STRICT_CONSTRAINTS,
+    )
+    described(planner(topology(2), constraints=replicated), model)
+
+
+def test_estimates_of_constraints_that_do_not_fit_are_refused() -> None:
+    model = one_table(1000, 16)
+    plan = planner(topology(2)).plan(model)
+    given = {"t": ParameterConstraints(num_poolings=[1.0, 2.0])}
+    with pytest.raises(PlannerError, match=r"'bags\.t': constraint num_poolings"):
+        planner(topology(2), constraints=given).sharding_options(model, plan)

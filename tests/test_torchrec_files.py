@@ -31,6 +31,7 @@ from torchrec.distributed.types import (
     ShardingPlan,
 )
 from torchrec.modules.embedding_configs import DataType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from neuroshard_fast import InputError
 from neuroshard_fast.torchrec import TorchRecPlan, check_plan
@@ -693,6 +694,49 @@ def test_fewer_rows_than_ranks_leave_the_last_ranks_without_any() -> None:
         check_plan(of_one, plan, topology(ranks, local=1))
 
 
+def test_columns_of_a_sequence_lie_in_shards_in_their_order() -> None:
+    given = {"t": ParameterConstraints(sharding_types=["column_wise"])}
+    for collection in (sequences(sequence("t", dim=64)), bags(bag("t", dim=64))):
+        of_one = parts(one=collection)
+        plan = planner(topology(2), constraints=given).plan(of_one)
+        narrower(plan, "t")
+        check_plan(of_one, plan, topology(2))
+        ((_, _, sharding),) = shardings(plan)
+        sharding.sharding_spec.shards.reverse()
+        sharding.ranks.reverse()
+        if isinstance(collection, EmbeddingBagCollection):
+            check_plan(of_one, plan, topology(2))
+            continue
+        with pytest.raises(PlannerError, match="which must be that of their columns"):
+            check_plan(of_one, plan, topology(2))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "device", "words"),
+    [
+        ([1], "cuda:0", r"its shards lie on ranks \[0\], but its ranks are \[1\]"),
+        (None, "cuda:0", "but its ranks are None"),
+        ([0], "cuda:1", "a shard of rank 0 lies on cuda:1, not on cuda:0"),
+        ([0], "cpu", "a shard of rank 0 lies on cpu, not on cuda:0"),
+        ([0], "meta", "a shard of rank 0 lies on meta"),
+    ],
+)
+def test_ranks_and_devices_of_shards_are_those_of_the_topology(
+    ranks: Any, device: str, words: str
+) -> None:
+    of_one = one_table(1000, 16)
+    whole = {"t": ParameterConstraints(sharding_types=["table_wise"])}
+    plan = planner(topology(2), constraints=whole).plan(of_one)
+    ((_, _, sharding),) = shardings(plan)
+    (shard,) = sharding.sharding_spec.shards
+    sharding.sharding_spec.shards = [
+        type(shard)(shard.shard_offsets, shard.shard_sizes, f"rank:0/{device}")
+    ]
+    sharding.ranks = ranks
+    with pytest.raises(PlannerError, match=words):
+        check_plan(of_one, plan, topology(2))
+
+
 @pytest.mark.parametrize("kind", ["table_row_wise", "table_column_wise"])
 def test_a_table_of_one_host_that_lies_on_two_is_refused(kind: str) -> None:
     of_one, devices = one_table(1000, 16), topology(4, local=2)
@@ -768,6 +812,7 @@ def test_a_shard_on_a_rank_that_there_is_not_is_refused() -> None:
     ((_, _, sharding),) = shardings(plan)
     for shard in sharding.sharding_spec.shards:
         shard.placement = type(shard.placement)("rank:3/cuda:3")
+    sharding.ranks = [3]
     check_plan(of_one, plan, topology(4))
     with pytest.raises(PlannerError, match=r"'bags\.t': a shard lies on rank 3 of 2"):
         check_plan(of_one, plan, topology(2))

@@ -30,6 +30,7 @@ from torchrec.distributed.planner.planners import (
     validate_rank_assignment,
 )
 from torchrec.distributed.planner.stats import EmbeddingStats
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import (
     CustomTopologyData,
     ParameterConstraints,
@@ -775,7 +776,7 @@ def test_constraints_of_unknown_tables_are_noted() -> None:
     }
     plan = described(planner(topology(2), constraints=constraints), one_table(1000, 16))
     assert (
-        "constraints name tables that the model has not: bags.t, ghost, spirit and 1 more"
+        "constraints name tables that the model has not: 'bags.t', 'ghost', 'spirit' and 1 more"
         in plan.notes
     )
     few = described(planner(topology(2), constraints={"t": carried()}), one_table(1000, 16))
@@ -901,6 +902,39 @@ def test_one_sharding_type_makes_whole_tables_of_a_cut_collection_column_wise() 
     assert types_of(ours.last_plan) == {**types_of(usual), "cut.small": "column_wise"}
     assert widths(ours.last_plan, "cut.small") == [4]
     assert ours.last_plan.cost_ms == usual.cost_ms
+
+
+def test_collections_are_cut_each_into_pieces_of_its_own() -> None:
+    model = parts(
+        a=sequences(sequence("a", rows=ROWS, dim=36)), b=sequences(sequence("b", rows=ROWS, dim=40))
+    )
+    devices = topology(4, 12_360_000 * ROWS // 100_000)
+    ours = planner(devices)
+    plan = ours.plan(model)
+    check_sound(plan, model, devices)
+    assert ours.last_plan is not None
+    check_loads(ours.last_plan)
+    assert widths(ours.last_plan, "a.a") == [12] * 3
+    assert widths(ours.last_plan, "b.b") == [20] * 2
+
+
+def test_a_rank_without_memory_stays_empty() -> None:
+    model = one_table(1000, 16)
+    memory = CustomTopologyData({"hbm_cap": [0, MIB], "ddr_cap": [0, MIB]}, 2)
+    devices = Topology(world_size=2, compute_device="cuda", custom_topology_data=memory)
+
+    class Takes(FixedPercentageStorageReservation):  # type: ignore[misc]
+        def reserve(self, topology: Topology, **others: Any) -> Topology:
+            reserved = super().reserve(topology, **others)
+            reserved.devices[0].storage.hbm -= 5
+            reserved.devices[0].storage.ddr -= 5
+            return reserved
+
+    ours = planner(devices, storage_reservation=Takes(percentage=0.0))
+    plan = ours.plan(model)
+    check_sound(plan, model, devices)
+    assert ours.last_plan is not None
+    assert [load.num_shards for load in ours.last_plan.ranks] == [0, 1]
 
 
 def test_one_sharding_type_changes_no_table_that_may_not_be_column_wise() -> None:

@@ -46,7 +46,7 @@ _REFUSED = {
 def require_none(values: Mapping[str, object]) -> None:
     """InputError that names the first option given that has no meaning here."""
     for name, value in values.items():
-        if value:
+        if value is not None and not (isinstance(value, (list, tuple)) and not value):
             raise InputError(f"{name} is not supported by NeuroShardPlanner: {_REFUSED[name]}")
 
 
@@ -79,7 +79,7 @@ def checked_topology(topology: Topology | None) -> Topology:
 
 def checked_batch_size(batch_size: int | None) -> int:
     """Samples a rank; TorchRec's default where nothing is said."""
-    if batch_size is None or batch_size == 0:
+    if batch_size is None or (isinstance(batch_size, int) and batch_size == 0):
         return int(BATCH_SIZE)
     return whole_number(batch_size, "batch_size", low=1, high=MAX_BATCH_SIZE)
 

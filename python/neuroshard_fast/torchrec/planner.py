@@ -231,6 +231,8 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc]  # TorchRec has 
         try:
             tables = terms.find(module, sharders).tables
             sharded = sharded_tables(plan, tables, terms.setting)
+            for table in tables:
+                terms.lookups(table)  # TorchRec asserts what is checked here
         except NeuroShardError as error:
             raise planner_error(error) from error
         return sharding_options(

@@ -64,11 +64,15 @@ class Setting(NamedTuple):
         """Groups of ranks with fast links among them."""
         return max(1, self.world_size // self.group_size)
 
+    def device(self, rank: int) -> str:
+        """The device of ``rank`` on its host, as torch writes it."""
+        if self.compute_device == "cpu":
+            return "cpu"
+        return f"{self.compute_device}:{rank % self.local_world_size}"
+
     def placement(self, rank: int) -> str:
         """The device of ``rank``, as TorchRec writes it."""
-        if self.compute_device == "cpu":
-            return f"rank:{rank}/cpu"
-        return f"rank:{rank}/{self.compute_device}:{rank % self.local_world_size}"
+        return f"rank:{rank}/{self.device(rank)}"
 
 
 def memory_caps(topology: Topology, source: str = "topology") -> list[int]:

@@ -14,7 +14,7 @@ from torchrec.distributed.types import (
     ShardingType,
 )
 
-from neuroshard_fast.checks import finite_number, label, one_of, whole_number
+from neuroshard_fast.checks import finite_number, label, one_of, shown, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE, MAX_DEVICES, MAX_MEMORY_BYTES
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.tables import MAX_DIM, MAX_ROWS, DataType
@@ -123,7 +123,7 @@ def _shards_of(sharding: Any, where: str, setting: Setting) -> Iterable[ShardAt]
     if not isinstance(sharding.sharding_spec, EnumerableShardingSpec):
         raise InputError(f"{where}: it has no list of shards")
     try:
-        return [
+        shards = [
             ShardAt(
                 shard.placement.rank(),
                 *map(index, shard.shard_offsets),
@@ -131,10 +131,22 @@ def _shards_of(sharding: Any, where: str, setting: Setting) -> Iterable[ShardAt]
             )
             for shard in sharding.sharding_spec.shards
         ]
+        devices = [str(shard.placement.device()) for shard in sharding.sharding_spec.shards]
     except (AttributeError, TypeError, ValueError) as error:
         raise InputError(
             f"{where}: a shard lacks a placement, or offsets and sizes of two whole numbers"
         ) from error
+    ranks = [shard.rank for shard in shards]
+    if sharding.ranks != ranks:
+        raise InputError(
+            f"{where}: its shards lie on ranks {ranks}, but its ranks are {shown(sharding.ranks)}"
+        )
+    for rank, device in zip(ranks, devices, strict=True):
+        if rank in range(setting.world_size) and device != setting.device(rank):
+            raise InputError(
+                f"{where}: a shard of rank {rank} lies on {device}, not on {setting.device(rank)}"
+            )
+    return shards
 
 
 def _check_table(sharded: Sharded, setting: Setting) -> None:
@@ -155,6 +167,11 @@ def _check_table(sharded: Sharded, setting: Setting) -> None:
         if shard.rank is None or not 0 <= shard.rank < setting.world_size:
             raise InputError(f"{where}: a shard lies on rank {shard.rank} of {setting.world_size}")
     if sharded.sharding_type == "data_parallel":
+        if table.kind == "sequence" and setting.compute_device == "cpu":
+            raise ConstraintError(
+                f"table {table.fqn!r}: data_parallel, and TorchRec 1.8 does not train replicated tables of "
+                "an EmbeddingCollection on CPUs: shard it otherwise"
+            )
         if sorted(shard.rank for shard in shards) != list(range(setting.world_size)):
             raise InputError(f"{where}: replicated, it needs a shard on each rank")
         return
@@ -184,7 +201,13 @@ def _check_table(sharded: Sharded, setting: Setting) -> None:
 def _check_columns(sharded: Sharded, where: str) -> None:
     end = 0
     widths: dict[int, set[int]] = {}
-    for shard in sorted(sharded.shards, key=lambda s: s.column_offset):
+    shards = sorted(sharded.shards, key=lambda s: s.column_offset)
+    if sharded.table.kind == "sequence" and tuple(shards) != sharded.shards:
+        raise InputError(
+            f"{where}: TorchRec puts the columns of an EmbeddingCollection together in the order of its "
+            "shards, which must be that of their columns"
+        )
+    for shard in shards:
         if shard.rows != sharded.table.rows or shard.column_offset != end:
             raise InputError(f"{where}: its shards do not meet at column {end}")
         if shard.columns % 4:
@@ -207,6 +230,11 @@ def _check_columns(sharded: Sharded, where: str) -> None:
 def _check_rows(sharded: Sharded, setting: Setting, where: str) -> None:
     """TorchRec finds the rank of a row by dividing it by the rows of a shard, whatever the plan says."""
     shards, rows = sharded.shards, sharded.table.rows
+    if setting.compute_device == "cpu" and (empty := [s.rank for s in shards if not s.rows]):
+        raise ConstraintError(
+            f"table {sharded.table.fqn!r}: {sharded.sharding_type}, its {rows} rows leave rank {empty[0]} "
+            "without any, and FBGEMM does not train a shard without rows on CPUs: shard it otherwise"
+        )
     by_host = sharded.sharding_type == "table_row_wise"
     count = setting.group_size if by_host else setting.world_size
     first = shards[0].rank // count * count

@@ -15,6 +15,7 @@ from torchrec.distributed.planner.types import (
 )
 from torchrec.distributed.types import ModuleSharder
 
+from neuroshard_fast.checks import shown
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.options import SearchOptions
@@ -69,7 +70,7 @@ class Terms:
         notes = []
         if unknown:
             notes.append(
-                f"constraints name tables that the model has not: {listed(sorted(map(str, unknown)))}"
+                f"constraints name tables that the model has not: {listed(sorted(map(shown, unknown)))}"
             )
         return FoundTables(tables, excluded, notes)
 

@@ -29,11 +29,14 @@ def piece_counts(columns: Columns, most: int) -> list[int]:
 
 
 def widths_for(columns: Columns, pieces: int) -> tuple[list[int], list[int]]:
-    """Least and split widths for the engine where collections are cut into ``pieces``, if at all."""
+    """Least and split widths for the engine where collections are cut into ``pieces``, if at all.
+
+    A collection whose dim has no so many pieces is cut into as many as it has below that.
+    """
     least, split = list(columns.least_widths), [0] * len(columns.dims)
     blocked = set()
     for table, number in enumerate(columns.collections):
-        width = _piece_width(columns.dims[table], pieces)
+        width = _piece_width(columns.dims[table], _own_pieces(columns.dims[table], pieces))
         # Left whole, such a table would be a column shard of another width.
         stays = width is None or columns.least_widths[table] > width
         if columns.whole_is_columns[table] and stays:
@@ -41,7 +44,7 @@ def widths_for(columns: Columns, pieces: int) -> tuple[list[int], list[int]]:
     for table, number in enumerate(columns.collections):
         if number < 0:
             continue
-        width = _piece_width(columns.dims[table], pieces)
+        width = _piece_width(columns.dims[table], _own_pieces(columns.dims[table], pieces))
         if width is None or number in blocked or columns.least_widths[table] > width:
             least[table] = columns.dims[table]
         else:
@@ -75,7 +78,7 @@ def joined(devices: Devices, columns: Columns, pieces: int) -> Devices:
             number, dim = columns.collections[table], columns.dims[table]
             whole_among_cut = columns.whole_is_columns[table] and number in cut and width == dim
             if number >= 0 and (width < dim or whole_among_cut):
-                piece = dim // pieces
+                piece = dim // _own_pieces(dim, pieces)
                 shards += [(table, piece)] * (width // piece)
             else:
                 shards.append((table, width))
@@ -86,6 +89,11 @@ def joined(devices: Devices, columns: Columns, pieces: int) -> Devices:
 def bytes_on(devices: Devices, columns: Columns) -> list[int]:
     """Memory of the searched tables on each rank."""
     return [sum(columns.bytes_of(table, width) for table, width in shards) for shards in devices]
+
+
+def _own_pieces(dim: int, pieces: int) -> int:
+    """Into how many pieces, ``pieces`` at most, a table of ``dim`` columns can be cut; 1 where it cannot."""
+    return next(count for count in range(pieces, 0, -1) if count == 1 or _piece_width(dim, count))
 
 
 def _piece_width(dim: int, pieces: int) -> int | None:
