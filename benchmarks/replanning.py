@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,7 +21,6 @@ from neuroshard_fast import (
     Cluster,
     CostModels,
     Planner,
-    SearchOptions,
     TableSet,
     _core,
     examples,
@@ -64,11 +64,9 @@ class TimedPlanner(Planner):
 
     search_ms = 0.0
 
-    def search(
-        self, tables: TableSet, cluster: Cluster, problem: _core.Problem, options: SearchOptions
-    ) -> SearchOutcome:
+    def search(self, *args: Any, **kwargs: Any) -> SearchOutcome:
         started = time.perf_counter()
-        outcome = super().search(tables, cluster, problem, options)
+        outcome = super().search(*args, **kwargs)
         self.search_ms = (time.perf_counter() - started) * 1e3
         return outcome
 

@@ -197,5 +197,7 @@ def test_the_command_line_refuses_to_capture_baselines_before_planning(
     # The table set is not even read: it is no longer there.
     (tmp_path / "tables.json").unlink()
     assert main([*arguments, "--memory", "3GiB", "--algorithm", "random"]) == 2
-    assert "only plans of algorithm 'neuroshard' can be captured" in capsys.readouterr().err
+    assert (
+        "only plans of algorithm 'auto' or 'neuroshard' can be captured" in capsys.readouterr().err
+    )
     assert not (tmp_path / "call").exists()

@@ -154,14 +154,15 @@ CLUSTER = Cluster(world_size=8, memory_bytes=4 * GIB, batch_size=65536)
 
 
 def test_true_costs_are_those_of_the_plans(planner: Planner, tasks: list[TableSet]) -> None:
-    report = simulate(planner, tasks, CLUSTER, SearchOptions(), truth=True)
+    options = SearchOptions(algorithm="neuroshard")
+    report = simulate(planner, tasks, CLUSTER, options, truth=True)
     assert {task.feasible for task in report.tasks} == {True, False}
     assert any(task.column_splits for task in report.tasks)
     for tables, task in zip(tasks, report.tasks, strict=True):
         if not task.feasible:
             assert task.true_cost_ms is None
             continue
-        plan = planner.plan(tables, CLUSTER)
+        plan = planner.plan(tables, CLUSTER, options)
         assert task.cost_ms == plan.cost_ms
         assert task.true_cost_ms == score_plan(plan, tables, "h100", 65536).cost_ms
 

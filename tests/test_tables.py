@@ -237,7 +237,7 @@ def test_an_impossible_cluster_is_refused(fields: dict[str, Any], message: str) 
         ({"candidates": 4097}, "candidates must lie between 1 and 4096"),
         ({"threads": 0}, "threads must lie between 1"),
         ({"max_splits": -1}, "max_splits must lie between 0"),
-        ({"algorithm": "best"}, "algorithm must be one of neuroshard, random"),
+        ({"algorithm": "best"}, "algorithm must be one of auto, neuroshard, random"),
         ({"seed": -1}, "seed must lie between 0"),
         ({"allow_batch_mismatch": 1}, "allow_batch_mismatch must be true or false"),
     ],

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_problem(module);
   register_plan(module);
   register_search(module);
+  register_auto(module);
   register_baselines(module);
   register_capture(module);
   register_kernels(module);

@@ -41,45 +41,39 @@ std::vector<int> placement_order(const ShardCatalog& catalog, const Problem& pro
 }  // namespace
 
 BeamSearch::BeamSearch(const CostNetworks& networks, const Problem& problem,
-                       const SearchOptions& options, Interrupt& interrupt, PassObserver observer)
+                       const SearchOptions& options, ShardCatalog& catalog, Workers& workers,
+                       Interrupt& interrupt, PassObserver observer)
     : networks_(networks),
       problem_(problem),
       options_(options),
       interrupt_(interrupt),
       observer_(std::move(observer)),
-      workers_(options.threads, interrupt),
-      catalog_(networks, problem, workers_, interrupt),
+      workers_(workers),
+      catalog_(catalog),
       grid_searches_(workers_.count()) {}
 
-std::optional<Plan> BeamSearch::run() {
-  Sequence best;
-  best.shards.resize(static_cast<std::size_t>(problem_.tables()));
-  std::iota(best.shards.begin(), best.shards.end(), 0);
-  best.order = placement_order(catalog_, problem_);
-  best.ordered_shards = best.order;  // the kind of a table is its index
-  best.result = run_grid_searches(std::vector<GridSearch::Shards>{best.ordered_shards}).front();
+void BeamSearch::run() {
+  best_.shards.resize(static_cast<std::size_t>(problem_.tables()));
+  std::iota(best_.shards.begin(), best_.shards.end(), 0);
+  best_.order = placement_order(catalog_, problem_);
+  best_.ordered_shards = best_.order;  // the kind of a table is its index
+  best_.result = run_grid_searches(std::vector<GridSearch::Shards>{best_.ordered_shards}).front();
 
-  std::vector<Sequence> beam = {best};
+  std::vector<Sequence> beam = {best_};
   for (int round = 0; round < options_.max_splits && !beam.empty(); ++round) {
     std::vector<Extension> extensions = extend(beam);
     const std::size_t most_shards =
-        best.shards.size() +
+        static_cast<std::size_t>(problem_.tables()) +
         static_cast<std::size_t>(problem_.most_added()) * static_cast<std::size_t>(round + 1);
     const std::size_t chunk = 1 + kMaxOrdered / most_shards;
     for (std::size_t first = 0; first < extensions.size(); first += chunk) {
       score(std::span(extensions).subspan(first, std::min(chunk, extensions.size() - first)));
     }
     beam = best_of(std::move(extensions));
-    if (!beam.empty() && beam.front().result.cost < best.result.cost) {
-      best = beam.front();
+    if (!beam.empty() && beam.front().result.cost < best_.result.cost) {
+      best_ = beam.front();
     }
   }
-  workers_.dismiss();
-
-  if (!std::isfinite(best.result.cost)) {
-    return std::nullopt;
-  }
-  return evaluate_plan(networks_, problem_, catalog_, best.splits, placement(best), interrupt_);
 }
 
 std::vector<BeamSearch::Extension> BeamSearch::extend(const std::vector<Sequence>& beam) {
@@ -255,6 +249,9 @@ std::vector<GridSearch::Result> BeamSearch::run_grid_searches(
     grid_search(worker).run(tasks, next, (tasks.size() + workers_.count() - 1) / workers_.count(),
                             results);
   });
+  for (const GridSearch::Result& result : results) {
+    placements_ += static_cast<std::int64_t>(result.placed);
+  }
   return results;
 }
 
@@ -272,14 +269,17 @@ std::vector<BeamSearch::Sequence> BeamSearch::best_of(std::vector<Extension> ext
   return best;
 }
 
-Placement BeamSearch::placement(const Sequence& sequence) {
-  const std::vector<int> devices =
-      grid_search(0).devices(sequence.ordered_shards, sequence.result.step);
-  Placement placement = pinned_placement(problem_);
-  for (std::size_t position = 0; position < devices.size(); ++position) {
-    placement[static_cast<std::size_t>(devices[position])].push_back(sequence.order[position]);
+std::optional<SplitsAndPlacement> BeamSearch::best(Interrupt& interrupt) {
+  if (!std::isfinite(best_.result.cost)) {
+    return std::nullopt;
   }
-  return placement;
+  const std::vector<int> devices =
+      grid_search(0).devices(best_.ordered_shards, best_.result.step, interrupt);
+  SplitsAndPlacement found{.column_splits = best_.splits, .placement = pinned_placement(problem_)};
+  for (std::size_t position = 0; position < devices.size(); ++position) {
+    found.placement[static_cast<std::size_t>(devices[position])].push_back(best_.order[position]);
+  }
+  return found;
 }
 
 GridSearch& BeamSearch::grid_search(std::size_t worker) {

@@ -15,6 +15,7 @@
 #include "problem.hpp"
 #include "search.hpp"
 #include "shard_catalog.hpp"
+#include "split_plan.hpp"
 #include "workers.hpp"
 
 namespace neuroshard {
@@ -26,10 +27,18 @@ namespace neuroshard {
 /// the best ones are kept. The answer is the cheapest plan seen.
 class BeamSearch {
  public:
+  /// Keeps references; `catalog` learns the kinds of shards that come up.
   BeamSearch(const CostNetworks& networks, const Problem& problem, const SearchOptions& options,
-             Interrupt& interrupt, PassObserver observer);
+             ShardCatalog& catalog, Workers& workers, Interrupt& interrupt, PassObserver observer);
 
-  std::optional<Plan> run();
+  /// Throws Interrupted; what was found until then is there all the same.
+  void run();
+
+  /// The cheapest plan seen, if there is one. Throws Interrupted.
+  std::optional<SplitsAndPlacement> best(Interrupt& interrupt);
+
+  /// Shards placed by the greedy passes under the highest limit.
+  std::int64_t placements() const { return placements_; }
 
  private:
   using Kind = ShardCatalog::Kind;
@@ -71,7 +80,6 @@ class BeamSearch {
   void score(std::span<Extension> extensions);
   std::vector<GridSearch::Result> run_grid_searches(std::span<const GridSearch::Shards> tasks);
   std::vector<Sequence> best_of(std::vector<Extension> extensions) const;
-  Placement placement(const Sequence& sequence);
   GridSearch& grid_search(std::size_t worker);
 
   const CostNetworks& networks_;
@@ -79,8 +87,10 @@ class BeamSearch {
   const SearchOptions options_;
   Interrupt& interrupt_;
   PassObserver observer_;
-  Workers workers_;
-  ShardCatalog catalog_;
+  Workers& workers_;
+  ShardCatalog& catalog_;
+  Sequence best_;
+  std::int64_t placements_ = 0;
   std::vector<std::unique_ptr<GridSearch>> grid_searches_;  // of each worker, once it has worked
 };
 

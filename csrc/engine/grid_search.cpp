@@ -63,6 +63,9 @@ void GridSearch::run(std::span<const Shards> tasks, std::atomic<std::size_t>& ne
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       if (trials_[lane].under_way && !passes_.running(lane)) {
         report(lane);
+        if (trials_[lane].step == steps_ - 1) {
+          results[trials_[lane].task].placed = passes_.devices(lane).size();
+        }
         keep_plan(lane, results);
         busy -= lower_limit(lane) || find_work(lane) ? 0 : 1;
       }
@@ -118,17 +121,18 @@ void GridSearch::evaluate_plans(std::span<Result> results) {
     const Trial& trial = plans_[plan];
     Result& result = results[trial.task];
     if (costs[plan] < result.cost || (costs[plan] == result.cost && trial.step < result.step)) {
-      result = {.cost = costs[plan], .step = trial.step};
+      result.cost = costs[plan];
+      result.step = trial.step;
     }
   }
   plans_.clear();
 }
 
-std::vector<int> GridSearch::devices(Shards shards, std::size_t step) {
+std::vector<int> GridSearch::devices(Shards shards, std::size_t step, Interrupt& interrupt) {
   passes_.start(0, shards, step);
   for (std::size_t placements = 0; passes_.running(0); ++placements) {
     if (placements % kPlacementsPerCheck == 0) {
-      interrupt_.check();
+      interrupt.check();
     }
     passes_.place_next();
   }

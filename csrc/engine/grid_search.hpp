@@ -27,6 +27,7 @@ class GridSearch {
   struct Result {
     double cost = std::numeric_limits<double>::infinity();  // ms; infinite if there is no plan
     std::size_t step = 0;                                   // of the grid, the first that finds it
+    std::size_t placed = 0;  // shards, by the pass under the highest limit
   };
 
   GridSearch(const CostNetworks& networks, const Problem& problem, const ShardCatalog& catalog,
@@ -41,7 +42,7 @@ class GridSearch {
            std::span<Result> results);
 
   /// The device of each shard in the plan that a step of the grid finds.
-  std::vector<int> devices(Shards shards, std::size_t step);
+  std::vector<int> devices(Shards shards, std::size_t step, Interrupt& interrupt);
 
  private:
   struct Trial {

@@ -4,9 +4,13 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "beam_search.hpp"
 #include "kernels/kernels.hpp"
+#include "plan_cost.hpp"
+#include "shard_catalog.hpp"
+#include "workers.hpp"
 
 namespace neuroshard {
 
@@ -18,6 +22,8 @@ void check_range(int value, const char* name, int low, int high) {
                                 " and " + std::to_string(high) + ", got " + std::to_string(value));
   }
 }
+
+}  // namespace
 
 /// Few bytes of a damaged file can ask for more than any machine has.
 void check_memory(const CostNetworks& networks, const Problem& problem,
@@ -46,8 +52,6 @@ void check_memory(const CostNetworks& networks, const Problem& problem,
   }
 }
 
-}  // namespace
-
 void check_options(const SearchOptions& options) {
   check_range(options.beam_width, "beam_width", 1, SearchOptions::kMaxBeamWidth);
   check_range(options.candidates, "candidates", 1, SearchOptions::kMaxCandidates);
@@ -61,7 +65,17 @@ std::optional<Plan> search(const CostNetworks& networks, const Problem& problem,
                            const PassObserver& observer) {
   check_options(options);
   check_memory(networks, problem, options);
-  return BeamSearch(networks, problem, options, interrupt, observer).run();
+  Workers workers(options.threads, interrupt);
+  ShardCatalog catalog(networks, problem, workers, interrupt);
+  BeamSearch beam_search(networks, problem, options, catalog, workers, interrupt, observer);
+  beam_search.run();
+  workers.dismiss();
+  std::optional<SplitsAndPlacement> best = beam_search.best(interrupt);
+  if (!best) {
+    return std::nullopt;
+  }
+  return evaluate_plan(networks, problem, catalog, std::move(best->column_splits),
+                       std::move(best->placement), interrupt);
 }
 
 }  // namespace neuroshard

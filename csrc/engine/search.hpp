@@ -29,6 +29,10 @@ struct SearchOptions {
 /// Throws std::invalid_argument for options out of range.
 void check_options(const SearchOptions& options);
 
+/// Throws std::invalid_argument where a search would take more memory than any machine has.
+void check_memory(const CostNetworks& networks, const Problem& problem,
+                  const SearchOptions& options);
+
 /// The cheapest plan that the method finds (beam_search.hpp), or nothing. Throws
 /// std::invalid_argument for options out of range and networks that do not suit the problem, and
 /// Interrupted. `observer` is told of the passes of all threads.

@@ -17,7 +17,7 @@ ShardCatalog::ShardCatalog(const CostNetworks& networks, const Problem& problem,
                                 std::to_string(problem.features()));
   }
   for (int table = 0; table < problem.tables(); ++table) {
-    add(table, problem.table_width(table));
+    add(table, problem.table_width(table), kNone);
   }
   make_room();
   // Workers pay only where each has many tables to encode, about a microsecond each.
@@ -39,7 +39,7 @@ void ShardCatalog::add_pieces(std::span<const Kind> kinds) {
   for (const Kind kind : kinds) {
     if (entry(kind).piece == kNone) {
       entries_[static_cast<std::size_t>(kind)].piece = static_cast<Kind>(entries_.size());
-      add(entry(kind).table, width(kind) / pieces(kind));
+      add(entry(kind).table, width(kind) / pieces(kind), kind);
     }
   }
   encode_from(first);
@@ -47,7 +47,7 @@ void ShardCatalog::add_pieces(std::span<const Kind> kinds) {
 
 ShardCatalog::Kind ShardCatalog::add_kind(int table, std::int64_t width) {
   const std::size_t first = entries_.size();
-  add(table, width);
+  add(table, width, kNone);
   encode_from(first);
   return static_cast<Kind>(first);
 }
@@ -70,13 +70,14 @@ void ShardCatalog::make_room() {
   contributions_.resize(entries_.size() * sums);
 }
 
-void ShardCatalog::add(int table, std::int64_t width) {
+void ShardCatalog::add(int table, std::int64_t width, Kind whole) {
   entries_.push_back({.width = width,
                       .bytes = problem_.shard_bytes(table, width),
                       .output_dim = problem_.shard_output_dim(table, width),
                       .single_cost = 0.0F,
                       .table = table,
-                      .piece = kNone});
+                      .piece = kNone,
+                      .whole = whole});
 }
 
 void ShardCatalog::encode(std::size_t first, std::size_t last) {

@@ -20,6 +20,7 @@ namespace neuroshard {
 class ShardCatalog {
  public:
   using Kind = int;
+  static constexpr Kind kNone = -1;
 
   /// Lets `workers` encode the unsplit tables. Keeps references to networks and problem. Throws
   /// std::invalid_argument where the networks do not suit the problem or give no finite cost.
@@ -38,6 +39,12 @@ class ShardCatalog {
 
   /// The kind of all pieces of a shard; `add_pieces` comes first.
   Kind piece(Kind kind) const { return entry(kind).piece; }
+
+  /// The kind that this one is a piece of; kNone for unsplit tables.
+  Kind whole(Kind kind) const { return entry(kind).whole; }
+
+  /// The table that it is of.
+  int table(Kind kind) const { return entry(kind).table; }
 
   /// Makes shards of `width` columns of `table` known, whatever splits lead to them; the same
   /// number of columns makes another kind every time. Throws and is to be called as the above.
@@ -68,11 +75,11 @@ class ShardCatalog {
     float single_cost;
     int table;
     Kind piece;  // kNone until added
+    Kind whole;
   };
-  static constexpr Kind kNone = -1;
 
   const Entry& entry(Kind kind) const { return entries_[static_cast<std::size_t>(kind)]; }
-  void add(int table, std::int64_t width);
+  void add(int table, std::int64_t width, Kind whole);
   void encode_from(std::size_t first);
   void make_room();
   void encode(std::size_t first, std::size_t last);

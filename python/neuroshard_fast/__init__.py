@@ -1,5 +1,6 @@
 """Plan which embedding tables, and which of their columns, go on which device."""
 
+from neuroshard_fast._core import CancelToken
 from neuroshard_fast._version import __version__
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.cost_models import CostModels
@@ -15,6 +16,7 @@ from neuroshard_fast.planner import Planner
 from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
 
 __all__ = [
+    "CancelToken",
     "Cluster",
     "CostModels",
     "CostModelsUsed",

@@ -7,7 +7,7 @@ the wrong type raise TypeError. Shards are numbered as in docs/method.md: the un
 each split appends one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import overload
 
 import numpy as np
@@ -144,6 +144,85 @@ class Plan:
 
     @property
     def memory_bytes(self) -> list[int]: ...
+
+class CancelToken:
+    """Stops searches that were given it, from any thread."""
+
+    def __init__(self) -> None: ...
+    def cancel(self) -> None:
+        """Stop them, now and later."""
+
+    @property
+    def is_cancelled(self) -> bool: ...
+
+class AutoAnswer:
+    """What the automatic search found; made by :func:`auto_search` only."""
+
+    @property
+    def plan(self) -> Plan | None: ...
+    @property
+    def objective(self) -> float:
+        """Cost of the plan; a mean over orders of the devices where ``is_mean``. It is what was minimised."""
+
+    @property
+    def is_mean(self) -> bool: ...
+    @property
+    def published(self) -> float | None:
+        """The same of the plan of :func:`search`; None where that finds none."""
+
+    @property
+    def impossible(self) -> str:
+        """Why there can be no plan; empty where that is not known."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped, by ``cancel`` or an exception, before its time was over."""
+
+    @property
+    def evaluations(self) -> int:
+        """Plans evaluated to improve the first one."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended it: an exception of ``progress``, or of a signal, such as KeyboardInterrupt."""
+
+def auto_search(
+    networks: CostNetworks,
+    problem: Problem,
+    *,
+    beam_width: int = 3,
+    candidates: int = 10,
+    max_splits: int = 10,
+    grid_steps: int = 11,
+    threads: int = 1,
+    seed: int = 0,
+    evaluations: int | None = None,
+    seconds: float | None = None,
+    cancel: CancelToken | None = None,
+    progress: Callable[[float], object] | None = None,
+) -> AutoAnswer:
+    """The plan of :func:`search`, or one that keeps the memory where that finds none, improved.
+
+    evaluations: plans evaluated for that. seconds: goes on so long. Without either, about twice as long as
+        :func:`search`.
+    progress: is called with the cost of better plans, at most 20 times a second, on the calling thread.
+    """
+
+def objective(
+    networks: CostNetworks,
+    problem: Problem,
+    column_splits: Sequence[int],
+    placement: Sequence[Sequence[int]],
+) -> float:
+    """``AutoAnswer.objective`` of any plan."""
+
+def exhaustive_search(
+    networks: CostNetworks, problem: Problem, *, max_splits: int
+) -> tuple[Plan, float] | None:
+    """The cheapest of all plans, and its ``AutoAnswer.objective``; None where none keeps the memory.
+
+    It is there to measure other searches by: ValueError where a set of shards has over 1e8 placements.
+    """
 
 def search(
     networks: CostNetworks,

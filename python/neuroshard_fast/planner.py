@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypedDict
 
 import msgspec
 import numpy as np
 
 from neuroshard_fast import _core, config
 from neuroshard_fast.answers import Answer, Answers, question_key
+from neuroshard_fast.checks import shown
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.doubts import outside_training
@@ -27,7 +27,7 @@ from neuroshard_fast.features import (
     shard_features,
 )
 from neuroshard_fast.memory import shard_memory
-from neuroshard_fast.options import SearchOptions
+from neuroshard_fast.options import SPLITTING, SearchOptions, search_arguments
 from neuroshard_fast.plan import DeviceLoad, Shard, ShardingPlan
 from neuroshard_fast.tables import EmbeddingTable, TableSet
 from neuroshard_fast.units import format_bytes
@@ -45,11 +45,37 @@ class SearchOutcome:
 
     placement: shard indices of each device; None where no plan was found.
     result: the plan; None also where a baseline places shards over a memory cap.
+    searched: more of what the automatic search found; None for other algorithms.
     """
 
     column_splits: list[int]
     placement: list[list[int]] | None
     result: _core.Plan | None
+    searched: _core.AutoAnswer | None = None
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who looks on while a search runs.
+
+    cancel: stops the search from another thread; the best plan until then is the answer.
+    progress: is told the cost of better plans that are found, ms, in the calling thread, at most 20 times a
+        second; what it raises ends the search.
+    """
+
+    cancel: _core.CancelToken | None = None
+    progress: Callable[[float], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.cancel is not None and not isinstance(self.cancel, _core.CancelToken):
+            raise InputError(f"cancel must be a CancelToken, got {shown(self.cancel)}")
+        if self.progress is not None and not callable(self.progress):
+            raise InputError(
+                f"progress must be a function that takes a cost, got {shown(self.progress)}"
+            )
+
+
+_NOBODY = Watch()
 
 
 @dataclass(frozen=True)
@@ -63,9 +89,13 @@ class _Call:
 
 
 class _LastCall(threading.local):
-    """The last call in each thread; None where there was none, or it ended in an InputError."""
+    """The last call in each thread; None where there was none, or it ended in an InputError.
+
+    interrupted: the best plan of a call that an exception ended, such as that of Ctrl-C.
+    """
 
     call: _Call | None = None
+    interrupted: ShardingPlan | None = None
 
 
 class Planner:
@@ -92,23 +122,41 @@ class Planner:
         """What the plans are made with; fixed, since the kept answers are theirs."""
         return self._cost_models
 
+    @property
+    def interrupted_plan(self) -> ShardingPlan | None:
+        """The best plan of this thread's last :meth:`plan`, where an exception ended that, such as the
+        KeyboardInterrupt of Ctrl-C or one of ``progress``; None where there is none."""
+        return self._last.interrupted
+
     def plan(
-        self, tables: TableSet, cluster: Cluster, options: SearchOptions | None = None
+        self,
+        tables: TableSet,
+        cluster: Cluster,
+        options: SearchOptions | None = None,
+        *,
+        cancel: _core.CancelToken | None = None,
+        progress: Callable[[float], None] | None = None,
     ) -> ShardingPlan:
         """The plan that the search finds cheapest; its ``planning_ms`` is the time of this call.
 
+        cancel: stops algorithm "auto" from another thread within 100 ms; the best plan until then is the
+            answer, ``interrupted``.
+        progress: algorithm "auto" tells it the cost of better plans, ms, in this thread, at most 20 times a
+            second.
         InputError where the cost models do not fit the cluster; InfeasiblePlanError where none is
         found.
         """
         started = time.perf_counter()
         options = SearchOptions() if options is None else options
-        self._last.call = None
+        self._last.call = self._last.interrupted = None
+        watch = Watch(cancel, progress)
         _check_types(tables, cluster, options)
         key = question_key(tables, cluster, options)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._answer(tables, cluster, options)
-            self._answers.keep(key, answer)
+            answer = self._answer(tables, cluster, options, watch, started)
+            if answer.plan is None or not answer.plan.interrupted:
+                self._answers.keep(key, answer)
         self._last.call = _Call(tables, cluster, options, answer)
         if answer.plan is None:
             raise InfeasiblePlanError(answer.why_none)
@@ -121,7 +169,8 @@ class Planner:
         """Write the last call of :meth:`plan` in this thread to ``path``, also an infeasible one.
 
         The file holds cost models, problem, options and answer, but no names; ``neuroshard-bench``
-        plans it again. InputError where there is no such call, where it was one of a baseline, and
+        plans it again. The answer is that of algorithm "neuroshard", also where "auto" went on from it.
+        InputError where there is no such call, where it was one of a baseline, and
         where ``path`` cannot be written.
         """
         call = self._last.call
@@ -131,12 +180,12 @@ class Planner:
         networks = self._networks(call.cluster, call.options.doubt_penalty)
         problem = self._problem(call.tables, call.cluster, call.options)
         plan = call.answer.plan
-        found = (
-            None
-            if plan is None
-            else _core.evaluate(networks, problem, plan.column_splits, plan.placement)
-        )
-        captured = _core.write_capture(networks, problem, found, **_search_arguments(call.options))
+        found = None
+        if call.options.algorithm == "auto":  # the program plans with the published search
+            found = _core.search(networks, problem, **search_arguments(call.options))
+        elif plan is not None:
+            found = _core.evaluate(networks, problem, plan.column_splits, plan.placement)
+        captured = _core.write_capture(networks, problem, found, **search_arguments(call.options))
         config.write_atomically(path, captured)
 
     def problem(
@@ -180,14 +229,54 @@ class Planner:
         return self.cost_models.networks_for(self._batch_size(cluster), doubt_penalty)
 
     def search(
-        self, tables: TableSet, cluster: Cluster, problem: _core.Problem, options: SearchOptions
+        self,
+        tables: TableSet,
+        cluster: Cluster,
+        problem: _core.Problem,
+        options: SearchOptions,
+        watch: Watch = _NOBODY,
+        started: float | None = None,
     ) -> SearchOutcome:
         """Run the algorithm of ``options`` on a problem made by :meth:`problem`.
 
         Costs are those that are expected, also where the search counts doubt as cost.
+        started: by ``time.perf_counter()``, of which a deadline counts; now where None.
         """
         with _engine_refusals(f"cost models {self.cost_models.info.name!r}: "):
+            if options.algorithm == "auto":
+                return self._auto_search(cluster, problem, options, watch, started)
             return self._search(tables, cluster, problem, options)
+
+    def _auto_search(
+        self,
+        cluster: Cluster,
+        problem: _core.Problem,
+        options: SearchOptions,
+        watch: Watch,
+        started: float | None,
+    ) -> SearchOutcome:
+        seconds = None
+        if options.deadline_ms is not None:
+            spent = 0.0 if started is None else time.perf_counter() - started
+            # The answer is put into words afterwards, which takes about as long as the question took.
+            seconds = max(0.0, options.deadline_ms / 1e3 - spent - _telling_seconds(problem))
+        searched = _core.auto_search(
+            self._networks(cluster, options.doubt_penalty),
+            problem,
+            **search_arguments(options),
+            seed=options.seed,
+            evaluations=options.max_evaluations,
+            seconds=seconds,
+            cancel=watch.cancel,
+            progress=watch.progress,
+        )
+        found = searched.plan
+        if found is None:
+            return SearchOutcome([], None, None, searched)
+        if options.doubt_penalty:
+            networks = self._networks(cluster)
+            found = _core.evaluate(networks, problem, found.column_splits, found.placement)
+        return SearchOutcome(found.column_splits, found.placement, found, searched)
 
     def _search(
         self, tables: TableSet, cluster: Cluster, problem: _core.Problem, options: SearchOptions
@@ -195,7 +284,7 @@ class Planner:
         networks = self._networks(cluster)
         if options.algorithm == "neuroshard":
             searched = self._networks(cluster, options.doubt_penalty)
-            result = _core.search(searched, problem, **_search_arguments(options))
+            result = _core.search(searched, problem, **search_arguments(options))
             if result is None:
                 return SearchOutcome([], None, None)
             if options.doubt_penalty:
@@ -212,15 +301,34 @@ class Planner:
         feasible = all(map(operator.le, result.memory_bytes, problem.memory_bytes))
         return SearchOutcome([], placement, result if feasible else None)
 
-    def _answer(self, tables: TableSet, cluster: Cluster, options: SearchOptions) -> Answer:
+    def _answer(
+        self,
+        tables: TableSet,
+        cluster: Cluster,
+        options: SearchOptions,
+        watch: Watch,
+        started: float,
+    ) -> Answer:
         problem = self._problem(tables, cluster, options)
         cannot_fit = _what_cannot_fit(tables, cluster, options)
-        found = None if cannot_fit else self.search(tables, cluster, problem, options).result
-        if found is None:
-            reasons = cannot_fit or self._what_else_forbids(cluster, problem, options)
+        if cannot_fit:
+            return Answer(None, _why_none(tables, cluster, options, cannot_fit))
+        outcome = self.search(tables, cluster, problem, options, watch, started)
+        plan = None
+        if outcome.result is not None:
+            self._check_costs(outcome.result)
+            plan = self._describe(
+                tables, cluster, options, problem, outcome.result, outcome.searched
+            )
+        if outcome.searched is not None and outcome.searched.error is not None:
+            self._last.interrupted = plan
+            raise outcome.searched.error
+        if plan is None:
+            reasons = _what_is_known(outcome.searched) or self._what_else_forbids(
+                cluster, problem, options
+            )
             return Answer(None, _why_none(tables, cluster, options, reasons))
-        self._check_costs(found)
-        return Answer(self._describe(tables, cluster, options, problem, found), "")
+        return Answer(plan, "")
 
     def _check_costs(self, found: _core.Plan) -> None:
         costs = np.abs([found.compute, found.forward, found.backward])
@@ -255,6 +363,7 @@ class Planner:
         options: SearchOptions,
         problem: _core.Problem,
         found: _core.Plan,
+        searched: _core.AutoAnswer | None,
     ) -> ShardingPlan:
         column_splits, placement = found.column_splits, found.placement
         pieces = _core.split_shards(problem, column_splits)
@@ -296,6 +405,8 @@ class Planner:
             batch_size=self._batch_size(cluster),
             cost_ms=found.cost,
             high_cost_ms=None if high is None else max(high),
+            mean_cost_ms=searched.objective if searched is not None and searched.is_mean else None,
+            interrupted=searched is not None and searched.interrupted,
             devices=tuple(devices),
             shards=tuple(shards),
             column_splits=tuple(column_splits),
@@ -343,31 +454,28 @@ class Planner:
         )
 
 
-class _SearchArguments(TypedDict):
-    beam_width: int
-    candidates: int
-    max_splits: int
-    grid_steps: int
-    threads: int
-
-
-def _search_arguments(options: SearchOptions) -> _SearchArguments:
-    """What the engine's search takes of ``options``."""
-    return {
-        "beam_width": options.beam_width,
-        "candidates": options.candidates,
-        "max_splits": options.max_splits,
-        "grid_steps": options.grid_steps,
-        "threads": options.threads,
-    }
-
-
 def require_capturable(options: SearchOptions) -> None:
     """InputError for the baselines: the engine, which captures are for, only plays a part in them."""
-    if options.algorithm != "neuroshard":
+    if options.algorithm not in SPLITTING:
         raise InputError(
-            f"only plans of algorithm 'neuroshard' can be captured, not of {options.algorithm!r}"
+            f"only plans of algorithm 'auto' or 'neuroshard' can be captured, not of {options.algorithm!r}"
         )
+
+
+def _telling_seconds(problem: _core.Problem) -> float:
+    """About how long it takes to put a plan into words."""
+    return 2e-4 + 6e-6 * problem.tables + 5e-6 * problem.devices
+
+
+def _what_is_known(searched: _core.AutoAnswer | None) -> list[str]:
+    """Why the automatic search found no plan."""
+    if searched is None:
+        return []
+    if searched.impossible:
+        return [f"there can be none: {searched.impossible}"]
+    if searched.interrupted:
+        return ["the search was cancelled before it had found one"]
+    return ["that there can be none is not proven: none was found that keeps the memory"]
 
 
 def _check_types(tables: object, cluster: object, options: object) -> None:
@@ -429,18 +537,18 @@ def _why_none(
     ]
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:_LISTED_TABLES]
     lines.append("largest: " + ", ".join(f"{n!r} {format_bytes(s)}" for n, s in largest))
-    if options.algorithm == "neuroshard":
+    if options.algorithm in SPLITTING:
         lines.append(
             f"more memory, more devices or more column splits (max_splits is {options.max_splits}) may help"
         )
     else:
-        lines.append("this algorithm splits no table; 'neuroshard' does")
+        lines.append("this algorithm splits no table; 'auto' does")
     return "\n  ".join(lines)
 
 
 def _tables_that_fit_nowhere(tables: TableSet, cap: int, options: SearchOptions) -> list[str]:
     """A line for each of the first tables of which no shard fits a device, and one for the others."""
-    splits = options.algorithm == "neuroshard"
+    splits = options.algorithm in SPLITTING
     lines = []
     for table in tables:
         dim = table.embedding_dim

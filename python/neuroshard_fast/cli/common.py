@@ -80,7 +80,15 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--threads", type=int, default=_DEFAULTS.threads, help="engine threads")
     group.add_argument(
-        "--seed", type=int, default=_DEFAULTS.seed, help="seed of the algorithm 'random'"
+        "--seed", type=int, default=_DEFAULTS.seed, help="of the algorithms 'auto' and 'random'"
+    )
+    group.add_argument(
+        "--deadline-ms", type=float, help="how long algorithm 'auto' may take; it takes all of it"
+    )
+    group.add_argument(
+        "--max-evaluations",
+        type=int,
+        help="plans that algorithm 'auto' evaluates; in place of a deadline, for the same answer every time",
     )
     group.add_argument(
         "--doubt-penalty",
@@ -108,4 +116,6 @@ def search_options(args: argparse.Namespace) -> SearchOptions:
         seed=args.seed,
         doubt_penalty=args.doubt_penalty,
         allow_batch_mismatch=args.allow_batch_mismatch,
+        deadline_ms=args.deadline_ms,
+        max_evaluations=args.max_evaluations,
     )

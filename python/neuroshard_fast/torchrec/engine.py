@@ -14,7 +14,7 @@ from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.doubts import outside_training
 from neuroshard_fast.errors import InputError
 from neuroshard_fast.features import ShardFeatures, shard_features
-from neuroshard_fast.options import SearchOptions
+from neuroshard_fast.options import SearchOptions, search_arguments
 from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
 from neuroshard_fast.torchrec.lookups import cost_table, sent_width
 from neuroshard_fast.torchrec.question import Devices, FixedShard, Question
@@ -113,16 +113,21 @@ class Engine:
     def search(self, problem: _core.Problem) -> tuple[Devices, float] | None:
         """The plan that the search finds cheapest and its cost, doubt counted as the options say."""
         options = self.options
+        networks, arguments = self._networks(options.doubt_penalty), search_arguments(options)
         with self._refusals():
-            found = _core.search(
-                self._networks(options.doubt_penalty),
-                problem,
-                beam_width=options.beam_width,
-                candidates=options.candidates,
-                max_splits=options.max_splits,
-                grid_steps=options.grid_steps,
-                threads=options.threads,
-            )
+            if options.algorithm == "auto":
+                answer = _core.auto_search(
+                    networks,
+                    problem,
+                    **arguments,
+                    seed=options.seed,
+                    evaluations=options.max_evaluations,
+                )
+                if answer.error is not None:
+                    raise answer.error
+                found = answer.plan
+            else:
+                found = _core.search(networks, problem, **arguments)
         if found is None:
             return None
         pieces, searched = _core.split_shards(problem, found.column_splits), len(self.tables)

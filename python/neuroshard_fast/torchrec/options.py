@@ -25,7 +25,7 @@ from neuroshard_fast.checks import finite_number, shown, whole_number
 from neuroshard_fast.cluster import MAX_BATCH_SIZE
 from neuroshard_fast.cost_models import CostModels
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.options import SearchOptions
+from neuroshard_fast.options import SPLITTING, SearchOptions
 
 DEFAULT_COST_MODELS = {"cpu": "cpu-fbgemm", "cuda": "h100-sim"}
 """By compute device. Those of the CPU are measured, with one thread a process; the others are simulated."""
@@ -127,11 +127,13 @@ def checked_options(options: SearchOptions | None) -> SearchOptions:
         return SearchOptions()
     if not isinstance(options, SearchOptions):
         raise InputError(f"options: SearchOptions are wanted, got a {type(options).__name__}")
-    if options.algorithm != "neuroshard":
+    if options.algorithm not in SPLITTING:
         raise InputError(
-            f"options: algorithm {options.algorithm!r} does not keep constraints; only 'neuroshard' plans "
-            "for TorchRec"
+            f"options: algorithm {options.algorithm!r} does not keep constraints; only "
+            f"{' and '.join(map(repr, SPLITTING))} plan for TorchRec"
         )
+    if options.deadline_ms is not None:
+        raise InputError("options: deadline_ms is not supported here; give max_evaluations")
     return options
 
 

@@ -1,0 +1,190 @@
+#include "auto_search.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "beam_search.hpp"
+#include "local_search.hpp"
+#include "memory_search.hpp"
+#include "plan_cost.hpp"
+#include "plan_objective.hpp"
+#include "shard_catalog.hpp"
+#include "workers.hpp"
+
+namespace neuroshard {
+
+namespace {
+
+using Clock = Interrupt::Clock;
+
+constexpr int kAttempts = 512;  // at a plan that keeps the memory
+
+// Few tables are planned at once whatever is done: so many evaluations, divided by their number,
+// but no more than this, are made in any case.
+constexpr std::int64_t kEvaluationsOfTables = 65536;
+constexpr std::int64_t kMostAtLeast = 8192;
+constexpr std::int64_t kMostOfMeans = 512;  // each of which takes far longer
+
+// Each annealing takes so many times as long as the one before, from the best plan of which it
+// begins.
+constexpr int kAnnealings = 3;
+constexpr double kLonger = 3.0;
+
+/// Of one problem.
+class AutoSearch {
+ public:
+  AutoSearch(const CostNetworks& networks, const Problem& problem, const AutoOptions& options,
+             Interrupt& interrupt)
+      : networks_(networks),
+        problem_(problem),
+        options_(options),
+        interrupt_(interrupt),
+        workers_(options.search.threads, interrupt),
+        catalog_(networks, problem, workers_, never_),
+        objective_(networks, problem.devices()) {}
+
+  AutoAnswer run() {
+    answer_.is_mean = objective_.is_mean();
+    answer_.impossible = why_impossible(problem_, options_.search.max_splits);
+    if (!answer_.impossible.empty()) {
+      return std::move(answer_);
+    }
+    try {
+      find();
+      improve();
+    } catch (const Interrupted&) {
+      keep_improved();
+      answer_.interrupted = !interrupt_.past_deadline();
+    }
+    return std::move(answer_);
+  }
+
+ private:
+  /// A first plan.
+  void find() {
+    BeamSearch beam_search(networks_, problem_, options_.search, catalog_, workers_, interrupt_,
+                           {});
+    std::optional<Interrupted> interrupted;
+    try {
+      beam_search.run();
+    } catch (const Interrupted& stop) {
+      interrupted = stop;
+    }
+    workers_.dismiss();
+    placements_ = beam_search.placements();
+    if (std::optional<SplitsAndPlacement> best = beam_search.best(never_)) {
+      take(*std::move(best));
+      answer_.published = answer_.objective;
+    }
+    if (interrupted) {
+      throw *interrupted;
+    }
+    if (!answer_.plan) {
+      MemorySearch memory_search(problem_, catalog_, options_.search.max_splits, options_.seed,
+                                 interrupt_);
+      if (const std::optional<SplitPlan> plan = memory_search.find(kAttempts)) {
+        take(from_split_plan(problem_, catalog_, *plan));
+      }
+    }
+  }
+
+  /// Makes it cheaper while there is time.
+  void improve() {
+    if (!answer_.plan || problem_.devices() == 1) {
+      return;
+    }
+    local_search_.emplace(networks_, problem_, catalog_, options_.search.max_splits, options_.seed,
+                          interrupt_);
+    local_search_->start(
+        to_split_plan(problem_, catalog_, answer_.plan->column_splits, answer_.plan->placement));
+    const auto evaluations = static_cast<double>(options_.evaluations.value_or(default_budget()));
+    const Clock::time_point start = Clock::now();
+    const std::chrono::duration<double> seconds = options_.deadline.value_or(start) - start;
+    double begin = 0.0;
+    double length = (kLonger - 1.0) / (std::pow(kLonger, kAnnealings) - 1.0);
+    for (int annealing = 1; annealing <= kAnnealings; ++annealing, length *= kLonger) {
+      const double end = annealing == kAnnealings ? 1.0 : begin + length;
+      local_search_->run([&](std::int64_t done) {
+        tell(local_search_->best_cost());
+        const std::chrono::duration<double> passed = Clock::now() - start;
+        const double part =
+            options_.deadline ? passed / seconds : static_cast<double>(done) / evaluations;
+        return (part - begin) / (end - begin);
+      });
+      begin = end;
+    }
+    keep_improved();
+  }
+
+  /// Evaluations that take about as long as the published search has taken.
+  std::int64_t default_budget() const {
+    // In nanoseconds, as measured: a placement takes 200 to 300, of which it gets somewhat more, an
+    // evaluation 1300 and 130 for each device.
+    constexpr double kPlacement = 400.0;
+    constexpr double kEvaluation = 1300.0;
+    constexpr double kDevice = 130.0;
+    const double nanoseconds =
+        (kEvaluation + kDevice * problem_.devices()) * objective_.calls_per_plan();
+    const double evaluations = kPlacement * static_cast<double>(placements_) / nanoseconds;
+    const std::int64_t most = objective_.is_mean() ? kMostOfMeans : kMostAtLeast;
+    const std::int64_t least =
+        std::clamp<std::int64_t>(kEvaluationsOfTables / problem_.tables(), 256, most);
+    return std::max(least, static_cast<std::int64_t>(evaluations));
+  }
+
+  void keep_improved() {
+    if (!local_search_) {
+      return;
+    }
+    answer_.evaluations = local_search_->evaluations();
+    if (local_search_->best_cost() < answer_.objective) {
+      take(from_split_plan(problem_, catalog_, local_search_->best()));
+    }
+    local_search_.reset();
+  }
+
+  /// Makes it the answer, unless it is dearer than the one that there is.
+  void take(SplitsAndPlacement found) {
+    Plan plan = evaluate_plan(networks_, problem_, catalog_, std::move(found.column_splits),
+                              std::move(found.placement), never_);
+    const double objective = objective_.of(plan);
+    if (!answer_.plan || objective < answer_.objective) {
+      answer_.plan = std::move(plan);
+      answer_.objective = objective;
+      tell(objective);
+    }
+  }
+
+  void tell(double cost) {
+    if (cost < told_ && options_.improved) {
+      told_ = cost;
+      options_.improved(cost);
+    }
+  }
+
+  const CostNetworks& networks_;
+  const Problem& problem_;
+  const AutoOptions& options_;
+  Interrupt& interrupt_;
+  Interrupt never_;
+  Workers workers_;
+  ShardCatalog catalog_;
+  PlanObjective objective_;
+  std::optional<LocalSearch> local_search_;
+  std::int64_t placements_ = 0;
+  double told_ = std::numeric_limits<double>::infinity();
+  AutoAnswer answer_;
+};
+
+}  // namespace
+
+AutoAnswer auto_search(const CostNetworks& networks, const Problem& problem,
+                       const AutoOptions& options, Interrupt& interrupt) {
+  check_options(options.search);
+  check_memory(networks, problem, options.search);
+  return AutoSearch(networks, problem, options, interrupt).run();
+}
+
+}  // namespace neuroshard

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan.hpp"
+#include "problem.hpp"
+#include "shard_catalog.hpp"
+
+namespace neuroshard {
+
+/// A shard and its device.
+struct PlacedShard {
+  ShardCatalog::Kind kind;
+  int device;
+};
+
+/// A plan as the search for better ones changes it: which shards there are, and where, whatever
+/// splits lead to them.
+struct SplitPlan {
+  std::vector<PlacedShard> shards;
+  int splits = 0;
+};
+
+/// The plan of these splits and this placement, which have to suit the problem. `catalog` learns
+/// the kinds of shards that it lacks.
+SplitPlan to_split_plan(const Problem& problem, ShardCatalog& catalog,
+                        const std::vector<std::int64_t>& column_splits, const Placement& placement);
+
+/// Splits that lead to the shards of a plan, and their placement.
+struct SplitsAndPlacement {
+  std::vector<std::int64_t> column_splits;
+  Placement placement;
+};
+SplitsAndPlacement from_split_plan(const Problem& problem, const ShardCatalog& catalog,
+                                   const SplitPlan& plan);
+
+}  // namespace neuroshard
