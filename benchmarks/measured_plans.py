@@ -28,7 +28,7 @@ from neuroshard_fast import (
 )
 from neuroshard_fast.agreement import Agreement, noise_floor
 from neuroshard_fast.cost_models import SUFFIX
-from neuroshard_fast.options import ALGORITHMS
+from neuroshard_fast.options import ALGORITHMS, SPLITTING
 from neuroshard_fast.profile.evaluation import Evaluation, evaluate_problems
 
 Identity = tuple[tuple[tuple[str, int], ...], ...]
@@ -93,10 +93,10 @@ def labels(cost_models: list[str]) -> dict[str, str]:
 def plan_all(
     planners: dict[str, Planner], tasks: list[TableSet], batch_size: int, seed: int
 ) -> list[Column]:
-    """The search with each of ``planners``, then the baselines, with costs as the first one predicts."""
+    """The searches with each of ``planners``, then the baselines, with costs as the first one predicts."""
     cluster = Cluster(world_size=DEVICES, memory_bytes=MEMORY_BYTES, batch_size=batch_size)
-    searches = [("neuroshard", models) for models in planners]
-    baselines = [(name, next(iter(planners))) for name in ALGORITHMS if name != "neuroshard"]
+    searches = [(name, models) for name in ("neuroshard", "auto") for models in planners]
+    baselines = [(name, next(iter(planners))) for name in ALGORITHMS if name not in SPLITTING]
     columns = []
     for algorithm, models in searches + baselines:
         plans = [
@@ -107,7 +107,7 @@ def plan_all(
             )
             for number, tables in enumerate(tasks)
         ]
-        is_one_of_several = algorithm == "neuroshard" and len(planners) > 1
+        is_one_of_several = algorithm in SPLITTING and len(planners) > 1
         name = f"{algorithm} ({models})" if is_one_of_several else algorithm
         columns.append(Column(name, models, plans))
     return columns

@@ -340,9 +340,8 @@ def test_a_deadline_ends_it_with_a_plan(
     took = time.perf_counter() - started
     assert took < seconds + 0.5  # how well it is kept is measured elsewhere
     assert not answer.interrupted
-    if answer.plan is not None:
-        check_plan(networks, some_problem, answer.plan)
-    assert answer.plan is not None or seconds < 0.05
+    assert answer.plan is not None
+    check_plan(networks, some_problem, answer.plan)
 
 
 def test_a_token_stops_it_from_another_thread(

@@ -250,7 +250,7 @@ def test_a_penalty_searches_with_dearer_costs_and_reports_expected_ones(
     assert found[0] is not None
     assert found[1] is not None
     assert found[0].cost == pytest.approx(found[1].cost, rel=1e-5)
-    plan = planner.plan(tables(), CLUSTER, SearchOptions(doubt_penalty=0.5))
+    plan = planner.plan(tables(), CLUSTER, SearchOptions(algorithm="neuroshard", doubt_penalty=0.5))
     assert plan.column_splits == tuple(found[0].column_splits)
     fresh = _core.evaluate(
         models.networks_for(65536), problem, found[0].column_splits, found[0].placement

@@ -144,10 +144,10 @@ def test_every_cost_models_search_and_each_baseline_plan_once() -> None:
     tasks = measured_plans.draw_tasks(1, 1024, 0)
     columns = measured_plans.plan_all(planners, tasks, 1024, 0)
     assert [column.name for column in columns] == [
-        *("neuroshard (one)", "neuroshard (two)", "random"),
+        *("neuroshard (one)", "neuroshard (two)", "auto (one)", "auto (two)", "random"),
         *("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"),
     ]
-    assert {column.cost_models for column in columns[2:]} == {"one"}
+    assert {column.cost_models for column in columns[4:]} == {"one"}
     first, second = (column.plans[0] for column in columns[:2])
     assert measured_plans.identity(first) == measured_plans.identity(second)
     assert len(measured_plans.distinct_plans(columns, 0)) < len(columns)

@@ -214,7 +214,11 @@ def test_an_argument_of_another_type_is_an_input_error(
 def test_what_forbids_a_plan_where_memory_does_not(planner: Planner) -> None:
     one = TableSet.of([next(iter(_tables(1)))])
     with pytest.raises(InfeasiblePlanError, match=r"within 1\.5 times their mean"):
-        planner.plan(one, Cluster(world_size=2, memory_bytes=GIB), SearchOptions(max_splits=0))
+        planner.plan(
+            one,
+            Cluster(world_size=2, memory_bytes=GIB),
+            SearchOptions(algorithm="neuroshard", max_splits=0),
+        )
 
 
 def test_cost_models_without_finite_costs_are_named(planner: Planner) -> None:

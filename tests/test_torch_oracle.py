@@ -33,6 +33,7 @@ def test_oracle_and_engine_give_the_golden_cost(
     cluster = Cluster(world_size=case.devices, memory_bytes=case.memory_bytes)
     limits = case.limits
     options = SearchOptions(
+        algorithm="neuroshard",
         beam_width=limits.beam_width,
         candidates=limits.candidates,
         max_splits=limits.max_splits,

@@ -21,7 +21,7 @@ def draw_tight_task(generator: np.random.Generator) -> tuple[TableSet, Cluster]:
     shards = [int(generator.integers(2, 12)) for _ in range(devices)]
     memory = 8 * 2**30
     taken = [0] * devices
-    wanted = [int(generator.uniform(0.9, 0.98) * memory) for _ in range(devices)]
+    wanted = [int(generator.uniform(0.9, 0.98) * memory)] * devices
     tables: list[tuple[int, int]] = []
 
     def add(size: float, dim: int, on: list[int]) -> None:

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,10 +16,12 @@
 #include "engine/cost_networks.hpp"
 #include "engine/exhaustive_search.hpp"
 #include "engine/interrupt.hpp"
+#include "engine/plain_annealing.hpp"
 #include "engine/plan.hpp"
 #include "engine/plan_cost.hpp"
 #include "engine/plan_objective.hpp"
 #include "engine/problem.hpp"
+#include "engine/replan.hpp"
 #include "interruptible.hpp"
 #include "register.hpp"
 
@@ -171,6 +174,59 @@ void register_auto(py::module_& module) {
         });
       },
       py::arg("networks"), py::arg("problem"), py::arg("column_splits"), py::arg("placement"));
+
+  module.def(
+      "replan",
+      [](const CostNetworks& networks, const Problem& problem,
+         const std::vector<std::tuple<int, std::int64_t, std::int64_t, int, std::int64_t>>& kept,
+         double most_moved, int max_splits, std::uint64_t seed,
+         std::optional<std::int64_t> evaluations) {
+        std::vector<KeptShard> shards;
+        shards.reserve(kept.size());
+        for (const auto& [table, column_offset, width, device, bytes] : kept) {
+          shards.push_back({.table = table,
+                            .column_offset = column_offset,
+                            .width = width,
+                            .device = device,
+                            .bytes = bytes});
+        }
+        const std::optional<Replanned> found = interruptible([&](Interrupt& interrupt) {
+          return replan(networks, problem, shards,
+                        {.most_moved = most_moved,
+                         .max_splits = max_splits,
+                         .seed = seed,
+                         .evaluations = evaluations},
+                        interrupt);
+        });
+        return found ? std::optional(std::tuple(found->plan, found->objective, found->moved))
+                     : std::nullopt;
+      },
+      py::arg("networks"), py::arg("problem"), py::arg("kept"), py::kw_only(),
+      py::arg("most_moved"), py::arg("max_splits") = 10, py::arg("seed") = 0,
+      py::arg("evaluations") = py::none());
+
+  module.def(
+      "plain_annealing",
+      [](const CostNetworks& networks, const Problem& problem,
+         std::vector<std::int64_t> column_splits, Placement placement, double seconds,
+         int max_splits, std::uint64_t seed) {
+        const Annealed found = interruptible([&](Interrupt& interrupt) {
+          const auto start = Interrupt::Clock::now();
+          return plain_annealing(
+              networks, problem,
+              {.column_splits = std::move(column_splits), .placement = std::move(placement)},
+              max_splits, seed,
+              [&] {
+                const std::chrono::duration<double> passed = Interrupt::Clock::now() - start;
+                return passed.count() / seconds;
+              },
+              interrupt);
+        });
+        return std::tuple(found.objective, found.plan.column_splits, found.plan.placement,
+                          found.evaluations);
+      },
+      py::arg("networks"), py::arg("problem"), py::arg("column_splits"), py::arg("placement"),
+      py::kw_only(), py::arg("seconds"), py::arg("max_splits") = 10, py::arg("seed") = 0);
 
   module.def(
       "exhaustive_search",

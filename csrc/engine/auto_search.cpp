@@ -19,7 +19,8 @@ namespace {
 
 using Clock = Interrupt::Clock;
 
-constexpr int kAttempts = 512;  // at a plan that keeps the memory
+constexpr int kAttempts = 512;        // at a plan that keeps the memory
+constexpr int kAttemptsWhenLate = 2;  // where the deadline has passed before there was any plan
 
 // Few tables are planned at once whatever is done: so many evaluations, divided by their number,
 // but no more than this, are made in any case.
@@ -57,6 +58,9 @@ class AutoSearch {
     } catch (const Interrupted&) {
       keep_improved();
       answer_.interrupted = !interrupt_.past_deadline();
+      if (!answer_.plan && !answer_.interrupted) {
+        find_by_memory(never_, kAttemptsWhenLate);
+      }
     }
     return std::move(answer_);
   }
@@ -82,11 +86,16 @@ class AutoSearch {
       throw *interrupted;
     }
     if (!answer_.plan) {
-      MemorySearch memory_search(problem_, catalog_, options_.search.max_splits, options_.seed,
-                                 interrupt_);
-      if (const std::optional<SplitPlan> plan = memory_search.find(kAttempts)) {
-        take(from_split_plan(problem_, catalog_, *plan));
-      }
+      find_by_memory(interrupt_, kAttempts);
+    }
+  }
+
+  /// A plan that keeps the memory, whatever it costs.
+  void find_by_memory(Interrupt& interrupt, int attempts) {
+    MemorySearch memory_search(problem_, catalog_, options_.search.max_splits, options_.seed,
+                               interrupt);
+    if (const std::optional<SplitPlan> plan = memory_search.find(attempts)) {
+      take(from_split_plan(problem_, catalog_, *plan));
     }
   }
 

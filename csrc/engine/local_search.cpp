@@ -77,6 +77,21 @@ LocalSearch::LocalSearch(const CostNetworks& networks, const Problem& problem,
   std::iota(by_output_dims_.begin(), by_output_dims_.end(), 0);
 }
 
+void LocalSearch::keep_near(std::vector<Origin> origins, double most_moved) {
+  origins_ = std::move(origins);
+  most_moved_ = most_moved;
+}
+
+/// Bytes of it that are away from their origin.
+double LocalSearch::moved(const PlacedShard& shard) const {
+  if (shard.origin == PlacedShard::kNoOrigin) {
+    return 0.0;
+  }
+  const Origin& origin = origins_[index(shard.origin)];
+  const bool is_away = origin.device != Origin::kNone && origin.device != shard.device;
+  return is_away ? origin.bytes_per_column * static_cast<double>(catalog_.width(shard.kind)) : 0.0;
+}
+
 void LocalSearch::start(const SplitPlan& plan) {
   plan_ = plan;
   add_up();
@@ -111,6 +126,10 @@ void LocalSearch::add_up() {
                       sums_.begin() + static_cast<std::ptrdiff_t>(device * sums_size_));
     compute_[device] = compute.cost;
     show(device);
+  }
+  moved_ = 0.0;
+  for (const PlacedShard& shard : plan_.shards) {
+    moved_ += moved(shard);
   }
   changes_since_adding_up_ = 0;
 }
@@ -193,7 +212,7 @@ std::size_t LocalSearch::draw_changes() {
     change.removed.clear();
     change.added.clear();
     change.more_splits = 0;
-    if (draw(change) && keeps_memory(change)) {
+    if (draw(change) && keeps_limits(change)) {
       add_up_rows(change);
       ++count;
     }
@@ -256,39 +275,39 @@ int LocalSearch::draw_other_device(int device) {
 }
 
 bool LocalSearch::draw_move(Change& change, int shard) {
-  const auto [kind, device] = plan_.shards[index(shard)];
+  const auto [kind, device, origin] = plan_.shards[index(shard)];
   change.removed.push_back(shard);
-  change.added.push_back({.kind = kind, .device = draw_other_device(device)});
+  change.added.push_back({.kind = kind, .device = draw_other_device(device), .origin = origin});
   return true;
 }
 
 /// A shard for one or two of another device.
 bool LocalSearch::draw_trade(Change& change, int shard) {
-  const auto [kind, device] = plan_.shards[index(shard)];
+  const auto [kind, device, origin] = plan_.shards[index(shard)];
   const int other_device = draw_other_device(device);
   const std::vector<int>& others = on_device_[index(other_device)];
   if (others.empty()) {
     return false;
   }
   change.removed.push_back(shard);
-  change.added.push_back({.kind = kind, .device = other_device});
+  change.added.push_back({.kind = kind, .device = other_device, .origin = origin});
   const std::size_t first = random_.below(others.size());
   const std::size_t count = others.size() > 1 && random_.uniform() < kTradesForTwo ? 2 : 1;
   for (std::size_t i = 0; i < count; ++i) {
     const int other =
         others[i == 0 ? first : (first + 1 + random_.below(others.size() - 1)) % others.size()];
-    const Kind other_kind = plan_.shards[index(other)].kind;
-    if (other_kind == kind || !is_movable(other)) {
+    const PlacedShard& there = plan_.shards[index(other)];
+    if (there.kind == kind || !is_movable(other)) {
       return false;
     }
     change.removed.push_back(other);
-    change.added.push_back({.kind = other_kind, .device = device});
+    change.added.push_back({.kind = there.kind, .device = device, .origin = there.origin});
   }
   return true;
 }
 
 bool LocalSearch::draw_split(Change& change, int shard) {
-  const auto [kind, device] = plan_.shards[index(shard)];
+  const auto [kind, device, origin] = plan_.shards[index(shard)];
   const std::int64_t pieces = catalog_.pieces(kind);
   if (pieces == 1 || plan_.splits + change.more_splits >= max_splits_ ||
       std::ranges::find(change.removed, shard) != change.removed.end()) {
@@ -297,11 +316,12 @@ bool LocalSearch::draw_split(Change& change, int shard) {
   catalog_.add_pieces({&kind, 1});
   change.removed.push_back(shard);
   ++change.more_splits;
-  change.added.push_back({.kind = catalog_.piece(kind), .device = device});
+  change.added.push_back({.kind = catalog_.piece(kind), .device = device, .origin = origin});
   for (std::int64_t piece = 1; piece < pieces; ++piece) {
     const bool stays = random_.uniform() < kPiecesThatStay;
-    change.added.push_back(
-        {.kind = catalog_.piece(kind), .device = stays ? device : draw_other_device(device)});
+    change.added.push_back({.kind = catalog_.piece(kind),
+                            .device = stays ? device : draw_other_device(device),
+                            .origin = origin});
   }
   return true;
 }
@@ -312,7 +332,7 @@ bool LocalSearch::draw_merge(Change& change) {
     return false;
   }
   const auto shard = static_cast<int>(random_.below(plan_.shards.size()));
-  const auto [kind, device] = plan_.shards[index(shard)];
+  const auto [kind, device, origin] = plan_.shards[index(shard)];
   const Kind whole = catalog_.whole(kind);
   if (whole == ShardCatalog::kNone) {
     return false;
@@ -322,11 +342,12 @@ bool LocalSearch::draw_merge(Change& change) {
   change.removed.push_back(shard);
   for (std::size_t other = 0; other < plan_.shards.size() && change.removed.size() < wanted;
        ++other) {
-    if (plan_.shards[other].kind == kind && std::cmp_not_equal(other, shard)) {
+    if (plan_.shards[other].kind == kind && plan_.shards[other].origin == origin &&
+        std::cmp_not_equal(other, shard)) {
       change.removed.push_back(static_cast<int>(other));
     }
   }
-  change.added.push_back({.kind = whole, .device = device});
+  change.added.push_back({.kind = whole, .device = device, .origin = origin});
   change.more_splits = -1;
   return change.removed.size() == wanted;
 }
@@ -346,18 +367,24 @@ LocalSearch::After& LocalSearch::after(Change& change, int device) {
 }
 
 /// Fills in what the devices hold after a change, but for what they compute; whether they may.
-bool LocalSearch::keeps_memory(Change& change) {
+bool LocalSearch::keeps_limits(Change& change) {
   change.after.clear();
+  change.more_moved = 0.0;
   for (const int shard : change.removed) {
-    const auto [kind, device] = plan_.shards[index(shard)];
-    After& of_device = after(change, device);
-    of_device.output_dim -= catalog_.output_dim(kind);
-    of_device.bytes -= catalog_.bytes(kind);
+    const PlacedShard& gone = plan_.shards[index(shard)];
+    After& of_device = after(change, gone.device);
+    of_device.output_dim -= catalog_.output_dim(gone.kind);
+    of_device.bytes -= catalog_.bytes(gone.kind);
+    change.more_moved -= moved(gone);
   }
-  for (const auto& [kind, device] : change.added) {
-    After& of_device = after(change, device);
-    of_device.output_dim += catalog_.output_dim(kind);
-    of_device.bytes += catalog_.bytes(kind);
+  for (const PlacedShard& come : change.added) {
+    After& of_device = after(change, come.device);
+    of_device.output_dim += catalog_.output_dim(come.kind);
+    of_device.bytes += catalog_.bytes(come.kind);
+    change.more_moved += moved(come);
+  }
+  if (change.more_moved > 0.0 && moved_ + change.more_moved > most_moved_) {
+    return false;
   }
   return std::ranges::all_of(change.after, [this](const After& of_device) {
     return of_device.bytes <= problem_.memory_bytes(of_device.device);
@@ -375,17 +402,17 @@ void LocalSearch::add_up_rows(Change& change) {
   for (const After& of_device : change.after) {
     std::copy_n(sums(index(of_device.device)), sums_size_, row);
     for (const int shard : change.removed) {
-      const auto [kind, device] = plan_.shards[index(shard)];
-      if (device == of_device.device) {
-        const float* contribution = catalog_.contribution(kind);
+      const PlacedShard& gone = plan_.shards[index(shard)];
+      if (gone.device == of_device.device) {
+        const float* contribution = catalog_.contribution(gone.kind);
         for (std::size_t i = 0; i < sums_size_; ++i) {
           row[i] -= contribution[i];
         }
       }
     }
-    for (const auto& [kind, device] : change.added) {
-      if (device == of_device.device) {
-        const float* contribution = catalog_.contribution(kind);
+    for (const PlacedShard& come : change.added) {
+      if (come.device == of_device.device) {
+        const float* contribution = catalog_.contribution(come.kind);
         for (std::size_t i = 0; i < sums_size_; ++i) {
           row[i] += contribution[i];
         }
@@ -524,6 +551,7 @@ void LocalSearch::apply(const Change& change) {
     plan_.shards.push_back(shard);
   }
   plan_.splits += change.more_splits;
+  moved_ += change.more_moved;
   if (++changes_since_adding_up_ == kMostChanges) {
     add_up();
   }

@@ -34,6 +34,10 @@ class LocalSearch {
   LocalSearch(const CostNetworks& networks, const Problem& problem, ShardCatalog& catalog,
               int max_splits, std::uint64_t seed, Interrupt& interrupt);
 
+  /// From now on shards with an origin that lie on another device than that take no more than
+  /// `most_moved` bytes in all.
+  void keep_near(std::vector<Origin> origins, double most_moved);
+
   /// Takes up a plan that keeps the memory of all devices; nothing better is known.
   void start(const SplitPlan& plan);
 
@@ -64,6 +68,7 @@ class LocalSearch {
     std::vector<int> removed;
     std::vector<PlacedShard> added;
     int more_splits = 0;
+    double more_moved = 0.0;   // bytes
     std::vector<After> after;  // of the devices changed
     std::size_t row = 0;       // of `rows_`, of the first of these
     double estimate = 0.0;     // of the cost, ms
@@ -87,7 +92,8 @@ class LocalSearch {
   int draw_other_device(int device);
   bool is_movable(int shard) const;
 
-  bool keeps_memory(Change& change);
+  bool keeps_limits(Change& change);
+  double moved(const PlacedShard& shard) const;
   After& after(Change& change, int device);
   void add_up_rows(Change& change);
   void compute(std::size_t count);
@@ -110,6 +116,8 @@ class LocalSearch {
   const std::size_t devices_;
   const std::size_t sums_size_;
   const double hot_;
+  std::vector<Origin> origins_;
+  double most_moved_ = 0.0;
   Random random_;
   std::int64_t evaluations_ = 0;
 
@@ -121,6 +129,7 @@ class LocalSearch {
   std::vector<double> output_dims_;
   std::vector<std::int64_t> bytes_;
   double cost_ = 0.0;
+  double moved_ = 0.0;  // bytes away from their origin
   int changes_since_adding_up_ = 0;
 
   // What it is like, as estimates need it.

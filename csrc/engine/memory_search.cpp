@@ -54,7 +54,7 @@ void MemorySearch::put(Kind kind, int device) {
 }
 
 void MemorySearch::take_off(std::size_t shard) {
-  const auto [kind, device] = plan_.shards[shard];
+  const auto [kind, device, origin] = plan_.shards[shard];
   std::int64_t& bytes = bytes_[static_cast<std::size_t>(device)];
   overflow_ -= above(bytes, problem_.memory_bytes(device));
   bytes -= catalog_.bytes(kind);

@@ -13,6 +13,17 @@ namespace neuroshard {
 struct PlacedShard {
   ShardCatalog::Kind kind;
   int device;
+  int origin = kNoOrigin;  // what it is cut from, which is only put together of such shards again
+
+  static constexpr int kNoOrigin = -1;
+};
+
+/// A shard as it lay before: its columns stay together, or what is cut from it does.
+struct Origin {
+  int device;               // that holds it; kNone where none does any more
+  double bytes_per_column;  // that go to another device with each column
+
+  static constexpr int kNone = -1;
 };
 
 /// A plan as the search for better ones changes it: which shards there are, and where, whatever

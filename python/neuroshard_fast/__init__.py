@@ -13,6 +13,7 @@ from neuroshard_fast.errors import (
 from neuroshard_fast.options import SearchOptions
 from neuroshard_fast.plan import CostModelsUsed, DeviceLoad, Shard, ShardingPlan
 from neuroshard_fast.planner import Planner
+from neuroshard_fast.replanning import Move, Replan
 from neuroshard_fast.tables import EmbeddingTable, Feature, TableSet
 
 __all__ = [
@@ -26,8 +27,10 @@ __all__ = [
     "InfeasiblePlanError",
     "InputError",
     "MissingDependencyError",
+    "Move",
     "NeuroShardError",
     "Planner",
+    "Replan",
     "SearchOptions",
     "Shard",
     "ShardingPlan",

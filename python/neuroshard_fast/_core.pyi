@@ -216,6 +216,37 @@ def objective(
 ) -> float:
     """``AutoAnswer.objective`` of any plan."""
 
+def replan(
+    networks: CostNetworks,
+    problem: Problem,
+    kept: Sequence[tuple[int, int, int, int, int]],
+    *,
+    most_moved: float,
+    max_splits: int = 10,
+    seed: int = 0,
+    evaluations: int | None = None,
+) -> tuple[Plan, float, float] | None:
+    """The cheapest plan found of which no more than ``most_moved`` bytes leave the device that holds them:
+    plan, ``AutoAnswer.objective`` and bytes that move. None where none was found that keeps the memory.
+
+    kept: shards of the plan before: table, column offset, width, device (-1: lost), bytes. A table that has
+        one has to have all of its columns in them; tables without are new.
+    evaluations: plans evaluated to make it cheaper; None: so many as take some milliseconds.
+    """
+
+def plain_annealing(
+    networks: CostNetworks,
+    problem: Problem,
+    column_splits: Sequence[int],
+    placement: Sequence[Sequence[int]],
+    *,
+    seconds: float,
+    max_splits: int = 10,
+    seed: int = 0,
+) -> tuple[float, list[int], list[list[int]], int]:
+    """The best plan of a plain annealing that begins from a plan, to measure other searches by: its
+    ``AutoAnswer.objective``, splits and placement, and how many plans were evaluated."""
+
 def exhaustive_search(
     networks: CostNetworks, problem: Problem, *, max_splits: int
 ) -> tuple[Plan, float] | None:

@@ -8,7 +8,7 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,6 +29,13 @@ from neuroshard_fast.features import (
 from neuroshard_fast.memory import shard_memory
 from neuroshard_fast.options import SPLITTING, SearchOptions, search_arguments
 from neuroshard_fast.plan import DeviceLoad, Shard, ShardingPlan
+from neuroshard_fast.replanning import (
+    SWEEP,
+    Before,
+    Replan,
+    checked_limit,
+    checked_shares,
+)
 from neuroshard_fast.tables import EmbeddingTable, TableSet
 from neuroshard_fast.units import format_bytes
 
@@ -164,6 +171,142 @@ class Planner:
         plan = copy.copy(answer.plan)
         msgspec.structs.force_setattr(plan, "planning_ms", (time.perf_counter() - started) * 1e3)
         return plan
+
+    def replan(
+        self,
+        previous: ShardingPlan,
+        tables: TableSet,
+        cluster: Cluster,
+        options: SearchOptions | None = None,
+        *,
+        max_moved_bytes: int | None = None,
+        lost_devices: Iterable[int] = (),
+    ) -> Replan:
+        """The cheapest plan found of which no more than ``max_moved_bytes`` go from device to device.
+
+        previous: the plan that the devices hold. Its tables are found by their names: those that ``tables``
+            lacks are removed, those that it lacks are new, as are those of another dim; rows, pooling
+            factors and all else may have changed.
+        lost_devices: devices of ``previous`` that are gone; the others are numbered anew in their order, and
+            what else ``cluster`` has is new.
+        max_moved_bytes: None is no limit; 0 leaves every shard that survives where it is.
+        InputError where the previous plan or the options do not suit; InfeasiblePlanError where none is
+        found.
+        """
+        started = time.perf_counter()
+        options, before, limit = self._replan_terms(
+            previous, tables, cluster, options, max_moved_bytes, lost_devices
+        )
+        plan = self._replan(tables, cluster, options, before, limit, started)
+        return before.replan_of(plan, limit)
+
+    def replan_curve(
+        self,
+        previous: ShardingPlan,
+        tables: TableSet,
+        cluster: Cluster,
+        options: SearchOptions | None = None,
+        *,
+        shares: Sequence[float] = SWEEP,
+        lost_devices: Iterable[int] = (),
+    ) -> list[Replan]:
+        """What moving more is worth: a plan for each limit, shares of the bytes that survive.
+
+        Limits under which no plan is found are left out; no plan is dearer than one before it.
+        """
+        options, before, _ = self._replan_terms(
+            previous, tables, cluster, options, None, lost_devices
+        )
+        found: list[Replan] = []
+        for share in checked_shares(shares):
+            limit = int(share * before.surviving_bytes())
+            try:
+                plan = self._replan(tables, cluster, options, before, limit, time.perf_counter())
+            except InfeasiblePlanError:
+                continue
+            if found and found[-1].plan.cost_ms < plan.cost_ms:
+                plan = found[-1].plan
+            found.append(before.replan_of(plan, limit))
+        if not found:
+            raise InfeasiblePlanError("replan: no plan is found, whatever moves")
+        return found
+
+    def _replan_terms(
+        self,
+        previous: ShardingPlan,
+        tables: TableSet,
+        cluster: Cluster,
+        options: SearchOptions | None,
+        max_moved_bytes: int | None,
+        lost_devices: Iterable[int],
+    ) -> tuple[SearchOptions, Before, int | None]:
+        options = SearchOptions() if options is None else options
+        _check_types(tables, cluster, options)
+        if options.algorithm != "auto" or options.deadline_ms is not None:
+            raise InputError(
+                "options: replanning is algorithm 'auto' and takes max_evaluations, no deadline_ms"
+            )
+        before = Before(previous, tables, cluster, lost_devices)
+        return options, before, checked_limit(max_moved_bytes)
+
+    def _replan(
+        self,
+        tables: TableSet,
+        cluster: Cluster,
+        options: SearchOptions,
+        before: Before,
+        limit: int | None,
+        started: float,
+    ) -> ShardingPlan:
+        problem = self._problem(tables, cluster, options)
+        cannot_fit = _what_cannot_fit(tables, cluster, options)
+        found = None
+        if not cannot_fit:
+            with _engine_refusals(f"cost models {self.cost_models.info.name!r}: "):
+                found = _core.replan(
+                    self._networks(cluster, options.doubt_penalty),
+                    problem,
+                    before.kept(),
+                    most_moved=math.inf if limit is None else limit,
+                    max_splits=options.max_splits,
+                    seed=options.seed,
+                    evaluations=options.max_evaluations,
+                )
+        plan = None
+        if found is not None:
+            plan = found[0]
+        elif not cannot_fit:
+            plan = self._plan_that_moves_little(tables, cluster, options, problem, before, limit)
+        if plan is None:
+            may_move = "" if limit is None else f", moving {format_bytes(limit)} at most"
+            reasons = cannot_fit or ["plan() looks for one from nothing; a higher limit may help"]
+            raise InfeasiblePlanError(
+                "\n  ".join([f"replan: no plan is found that keeps the memory{may_move}", *reasons])
+            )
+        if options.doubt_penalty:
+            networks = self._networks(cluster)
+            plan = _core.evaluate(networks, problem, plan.column_splits, plan.placement)
+        self._check_costs(plan)
+        described = self._describe(tables, cluster, options, problem, plan, None)
+        seconds = time.perf_counter() - started
+        msgspec.structs.force_setattr(described, "planning_ms", seconds * 1e3)
+        return described
+
+    def _plan_that_moves_little(
+        self,
+        tables: TableSet,
+        cluster: Cluster,
+        options: SearchOptions,
+        problem: _core.Problem,
+        before: Before,
+        limit: int | None,
+    ) -> _core.Plan | None:
+        """A plan from nothing, if no more moves than may: where memory leaves no way from the plan before."""
+        found = self.search(tables, cluster, problem, options).result
+        if found is None or limit is None:
+            return found
+        described = self._describe(tables, cluster, options, problem, found, None)
+        return found if before.replan_of(described, limit).moved_bytes <= limit else None
 
     def capture(self, path: str | os.PathLike[str]) -> None:
         """Write the last call of :meth:`plan` in this thread to ``path``, also an infeasible one.
@@ -464,7 +607,7 @@ def require_capturable(options: SearchOptions) -> None:
 
 def _telling_seconds(problem: _core.Problem) -> float:
     """About how long it takes to put a plan into words."""
-    return 2e-4 + 6e-6 * problem.tables + 5e-6 * problem.devices
+    return 4e-4 + 8e-6 * problem.tables + 8e-6 * problem.devices
 
 
 def _what_is_known(searched: _core.AutoAnswer | None) -> list[str]:

@@ -13,6 +13,7 @@ from neuroshard_fast.errors import NeuroShardError
 # Each module has NAME, HELP, add_arguments(parser) and run(args); none imports torch on its own.
 _COMMANDS = (
     "plan",
+    "replan",
     "simulate",
     "evaluate",
     "models",

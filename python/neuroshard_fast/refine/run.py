@@ -16,7 +16,7 @@ from neuroshard_fast import config
 from neuroshard_fast.cost_data import CommunicationData, ComputeData, CostDataInfo
 from neuroshard_fast.cost_models import CostModels, check_output
 from neuroshard_fast.errors import InputError
-from neuroshard_fast.options import SearchOptions
+from neuroshard_fast.options import SPLITTING, SearchOptions
 from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.planner import Planner
 from neuroshard_fast.pretrain.options import PretrainOptions
@@ -36,7 +36,7 @@ from neuroshard_fast.refine.samples import (
     write_compute,
 )
 from neuroshard_fast.refine.state import Cycle, RefineFolder, Settings, locked
-from neuroshard_fast.refine.tasks import PROPOSED, PlannedTasks, plan_tasks
+from neuroshard_fast.refine.tasks import PlannedTasks, plan_tasks
 from neuroshard_fast.stamps import utc_now
 from neuroshard_fast.tables import TableSet
 
@@ -262,7 +262,7 @@ class _Loop:
         measured, speeds = self._measured(number, planned)
         rounds = [plan.rounds for plan in measured]
         lookup_speed, transfer_speed = speeds.of_cycle()
-        proposed = [k for k, plan in enumerate(plans) if plan.algorithm == PROPOSED]
+        proposed = [k for k, plan in enumerate(plans) if plan.algorithm in SPLITTING]
         others = [k for k in range(len(plans)) if k not in proposed]
         cycle = Cycle(
             proposed=_compare_costs(plans, rounds, proposed),

@@ -12,7 +12,7 @@ from neuroshard_fast import config
 from neuroshard_fast.cluster import Cluster
 from neuroshard_fast.errors import InfeasiblePlanError, InputError
 from neuroshard_fast.examples import draw_task
-from neuroshard_fast.options import SearchOptions
+from neuroshard_fast.options import SPLITTING, SearchOptions
 from neuroshard_fast.plan import ShardingPlan
 from neuroshard_fast.planner import Planner
 from neuroshard_fast.profile.plan_rounds import Placement
@@ -20,9 +20,6 @@ from neuroshard_fast.profile.sampling import augmented_dims
 from neuroshard_fast.refine.controls import Controls
 from neuroshard_fast.refine.options import RefineOptions
 from neuroshard_fast.tables import TableSet
-
-PROPOSED = "neuroshard"
-"""The algorithm whose plans shall cost what is predicted."""
 
 _GREEDY = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
 _MOST_DRAWS = 100
@@ -52,8 +49,10 @@ class PlannedTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )
         for number, task in enumerate(planned.tasks):
             where = f"{path}: tasks[{number}]"
-            if not task.plans or task.plans[0].algorithm != PROPOSED:
-                raise InputError(f"{where}: the first plan must be of algorithm {PROPOSED!r}")
+            if not task.plans or task.plans[0].algorithm not in SPLITTING:
+                raise InputError(
+                    f"{where}: the first plan must be of algorithm {' or '.join(map(repr, SPLITTING))}"
+                )
             for index, plan in enumerate(task.plans):
                 if (plan.world_size, plan.batch_size) != (options.devices, options.batch_size):
                     raise InputError(
