@@ -13,8 +13,8 @@ namespace neuroshard {
 /// The best plan of an annealing, and its cost by PlanObjective, ms.
 struct Annealed {
   SplitsAndPlacement plan;
-  double objective;
-  std::int64_t evaluations;
+  double objective = 0.0;
+  std::int64_t evaluations = 0;
 };
 
 /// Plain simulated annealing with the cost of plans as objective: to measure other searches by.

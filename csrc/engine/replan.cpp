@@ -155,6 +155,7 @@ class Replan {
     };
     std::ranges::stable_sort(waiting, cheaper);
     std::vector<float> compute;
+    compute.reserve(held_.size());
     for (const std::vector<Kind>& kinds : held_) {
       compute.push_back(device_compute(networks_.set(), catalog_, kinds).cost);
     }

@@ -11,8 +11,8 @@ namespace neuroshard {
 
 /// A shard and its device.
 struct PlacedShard {
-  ShardCatalog::Kind kind;
-  int device;
+  ShardCatalog::Kind kind = 0;
+  int device = 0;
   int origin = kNoOrigin;  // what it is cut from, which is only put together of such shards again
 
   static constexpr int kNoOrigin = -1;
@@ -20,10 +20,10 @@ struct PlacedShard {
 
 /// A shard as it lay before: its columns stay together, or what is cut from it does.
 struct Origin {
-  int device;               // that holds it; kNone where none does any more
-  double bytes_per_column;  // that go to another device with each column
-
   static constexpr int kNone = -1;
+
+  int device = kNone;             // that holds it; kNone where none does any more
+  double bytes_per_column = 0.0;  // that go to another device with each column
 };
 
 /// A plan as the search for better ones changes it: which shards there are, and where, whatever
