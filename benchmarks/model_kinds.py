@@ -42,9 +42,9 @@ def measure(published: CostModels, new: CostModels, rounds: int, seed: int) -> l
     """A row of the table for each problem."""
     batch_size = published.info.batch_size
     kinds = (
-        (published, SearchOptions()),
-        (new, SearchOptions()),
-        (new, SearchOptions(doubt_penalty=1.0)),
+        (published, SearchOptions(algorithm="neuroshard")),
+        (new, SearchOptions(algorithm="neuroshard")),
+        (new, SearchOptions(algorithm="neuroshard", doubt_penalty=1.0)),
     )
     rows = []
     for tables, devices in PROBLEMS:

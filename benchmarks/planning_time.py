@@ -42,6 +42,9 @@ from neuroshard_fast import Cluster, CostModels, Planner, SearchOptions, TableSe
 from neuroshard_fast.published import read_tasks
 from torch_oracle import SearchLimits, TorchOracle, read_golden_case
 
+PUBLISHED = SearchOptions(algorithm="neuroshard")
+"""The search that the published code does, too."""
+
 BENCH = Path(sysconfig.get_path("scripts")) / "neuroshard-bench"
 GLOBAL_BATCH = 65536
 
@@ -114,7 +117,7 @@ class Case:
         self.cluster = Cluster(world_size=size.devices or golden_case.devices, memory_bytes=memory)
         self.cost_models = cost_models
         planner = Planner(cost_models)
-        self.cost_ms = planner.plan(self.tables, self.cluster).cost_ms
+        self.cost_ms = planner.plan(self.tables, self.cluster, PUBLISHED).cost_ms
         self.capture = folder / "problem.capture"
         planner.capture(self.capture)
 
@@ -130,7 +133,7 @@ class Case:
     def planner_ms(self) -> float:
         """Median of ``Planner.plan``, by a planner that has not planned before."""
         return statistics.median(
-            Planner(self.cost_models).plan(self.tables, self.cluster, SearchOptions()).planning_ms
+            Planner(self.cost_models).plan(self.tables, self.cluster, PUBLISHED).planning_ms
             for _ in range(self.size.repeat)
         )
 

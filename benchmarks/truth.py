@@ -21,6 +21,7 @@ from tabulate import tabulate
 from neuroshard_fast import Cluster, Planner, SearchOptions, TableSet, config, examples
 from neuroshard_fast.agreement import Agreement
 from neuroshard_fast.memory import shard_memory
+from neuroshard_fast.options import SPLITTING
 from neuroshard_fast.plan import CostModelsUsed
 from neuroshard_fast.profile.simulated import HARDWARE
 from neuroshard_fast.report import picture_format, provenance
@@ -222,6 +223,7 @@ def main() -> None:
     parser.add_argument("--data-type", choices=get_args(DataType), default="fp32")
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--algorithm", choices=SPLITTING, default="neuroshard")
     args = parser.parse_args()
     planner = Planner(args.cost_models or f"{args.hardware}-sim")
     info = planner.cost_models.info
@@ -232,7 +234,9 @@ def main() -> None:
         world_size=args.devices, memory_bytes=parse_bytes(args.memory), batch_size=batch_size
     )
     tasks = draw_tasks(args.tasks, cluster, batch_size, args.data_type, args.seed)
-    simulated = simulate(planner, tasks, cluster, SearchOptions(), truth=True)
+    simulated = simulate(
+        planner, tasks, cluster, SearchOptions(algorithm=args.algorithm), truth=True
+    )
     report = make_report(simulated, tasks, args.data_type, args.seed)
     config.save(args.output, report)
     print(provenance(report.cost_models, report.batch_size))
