@@ -9,6 +9,7 @@ Each part prints a Markdown table and adds its figures to a JSON file:
     tight      tasks with 90% to 98% of the memory taken in a plan that is known
     deadline   how well deadlines are kept
     annealing  one second of "auto" against a minute of plain annealing
+    replan     tables change, or a device is lost: costs and times within several limits on what moves
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from tabulate import tabulate
 
 from neuroshard_fast import (
     Cluster,
+    Feature,
     InfeasiblePlanError,
     Planner,
     SearchOptions,
@@ -410,6 +413,91 @@ def format_annealing(rows: list[Row]) -> str:
     return tabulate(lines, headers, tablefmt="github", disable_numparse=True)
 
 
+# ---- replan ----
+
+
+def changed(tables: TableSet, generator: np.random.Generator) -> TableSet:
+    """A tenth of the tables grown by a fifth, a tenth looked up otherwise, one in fifty gone or new."""
+    found = []
+    for table in tables:
+        choice = generator.random()
+        if choice < 0.02:
+            continue
+        if choice < 0.12:
+            rows = int(1.2 * table.num_embeddings) + 1
+            table = msgspec.structs.replace(table, num_embeddings=rows)
+        elif choice < 0.22:
+            factor = table.features[0].pooling_factor * float(generator.uniform(0.5, 2.0))
+            features = (Feature(name=table.features[0].name, pooling_factor=factor),)
+            table = msgspec.structs.replace(table, features=(*features, *table.features[1:]))
+        elif choice < 0.24:
+            found.append(msgspec.structs.replace(table, name=f"new_{table.name}"))
+        found.append(table)
+    return TableSet.of(found)
+
+
+def replan(args: argparse.Namespace) -> list[Row]:
+    """Tables change, or a device is lost: plans within several limits, and one from nothing."""
+    planner = Planner(f"{args.hardware}-sim")
+    memory = parse_bytes("80GiB")
+    rows = []
+    for count, devices in ((100, 8), (200, 16), (1000, 128)):
+        pool = examples.broad(tables=count, max_rows=10**7, batch_size=BATCH_SIZE, seed=args.seed)
+        cluster = Cluster(world_size=devices, memory_bytes=memory, batch_size=BATCH_SIZE)
+        fewer = Cluster(world_size=devices - 1, memory_bytes=memory, batch_size=BATCH_SIZE)
+        previous = planner.plan(pool, cluster)
+        survives = sum(shard.memory_bytes for shard in previous.shards)
+        now = changed(pool, np.random.default_rng(args.seed))
+        cases = (("tables changed", now, cluster, ()), ("a device lost", pool, fewer, (1,)))
+        for what, tables, on, lost in cases:
+            fresh, fresh_ms = timed_plan(planner, tables, on, SearchOptions())
+            assert fresh is not None
+            for share in (0.0, 0.01, 0.05, None):
+                limit = None if share is None else int(share * survives)
+                times = []
+                for _ in range(REPEATS):
+                    started = time.perf_counter()
+                    found = planner.replan(
+                        previous, tables, on, max_moved_bytes=limit, lost_devices=lost
+                    )
+                    times.append((time.perf_counter() - started) * 1e3)
+                rows.append(
+                    {
+                        "size": f"{count} x {devices}",
+                        "what": what,
+                        "share": share,
+                        "moved": found.moved_bytes / survives,
+                        "cost": found.plan.cost_ms,
+                        "fresh": fresh.cost_ms,
+                        "ms": statistics.median(times),
+                        "fresh ms": fresh_ms,
+                    }
+                )
+    return rows
+
+
+def format_replan(rows: list[Row]) -> str:
+    """A line for each limit."""
+    lines = [
+        [
+            row["size"],
+            row["what"],
+            "any" if row["share"] is None else f"{row['share']:.0%}",
+            f"{row['moved']:.2%}",
+            f"{row['cost']:.3f}",
+            f"{row['cost'] / row['fresh']:.3f}",
+            f"{row['ms']:.1f}",
+            f"{row['ms'] / row['fresh ms']:.2f}",
+        ]
+        for row in rows
+    ]
+    headers = (
+        *("tables x devices", "what", "may move", "moves", "predicted ms", "/ plan from nothing"),
+        *("time, ms", "/ plan from nothing"),
+    )
+    return tabulate(lines, headers, tablefmt="github", disable_numparse=True)
+
+
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], list[Row]], Callable[[list[Row]], str]]] = {
     "truth": (truth, format_truth),
     "golden": (golden, format_golden),
@@ -417,6 +505,7 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], list[Row]], Callable[[list
     "tight": (tight, format_tight),
     "deadline": (deadline, format_deadline),
     "annealing": (annealing, format_annealing),
+    "replan": (replan, format_replan),
 }
 
 

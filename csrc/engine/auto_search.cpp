@@ -25,8 +25,16 @@ constexpr int kAttemptsWhenLate = 2;  // where the deadline has passed before th
 // Few tables are planned at once whatever is done: so many evaluations, divided by their number,
 // but no more than this, are made in any case.
 constexpr std::int64_t kEvaluationsOfTables = 65536;
-constexpr std::int64_t kMostAtLeast = 8192;
+constexpr std::int64_t kMostAtLeast = 4096;
+constexpr std::int64_t kOfFewTables = 12288;
 constexpr std::int64_t kMostOfMeans = 512;  // each of which takes far longer
+
+// With few tables, other plans that keep the memory are improved as well, after the first one,
+// which gets so much of the time.
+constexpr int kFewTables = 12;
+constexpr int kRestarts = 8;
+constexpr int kAttemptsToRestart = 8;
+constexpr double kFirst = 0.2;
 
 // Each annealing takes so many times as long as the one before, from the best plan of which it
 // begins.
@@ -44,7 +52,8 @@ class AutoSearch {
         interrupt_(interrupt),
         workers_(options.search.threads, interrupt),
         catalog_(networks, problem, workers_, never_),
-        objective_(networks, problem.devices()) {}
+        objective_(networks, problem.devices()),
+        restarts_(problem.tables() <= kFewTables ? kRestarts : 0) {}
 
   AutoAnswer run() {
     answer_.is_mean = objective_.is_mean();
@@ -104,27 +113,45 @@ class AutoSearch {
     if (!answer_.plan || problem_.devices() == 1) {
       return;
     }
-    local_search_.emplace(networks_, problem_, catalog_, options_.search.max_splits, options_.seed,
+    begun_ = Clock::now();
+    budget_ = static_cast<double>(options_.evaluations.value_or(default_budget()));
+    anneal(to_split_plan(problem_, catalog_, answer_.plan->column_splits, answer_.plan->placement),
+           options_.seed, 0.0, restarts_ == 0 ? 1.0 : kFirst);
+    // Few shards make large steps, over which no annealing from one plan leads.
+    for (int restart = 1; restart <= restarts_; ++restart) {
+      const std::uint64_t seed = options_.seed + static_cast<std::uint64_t>(restart);
+      const double begin = kFirst + (1.0 - kFirst) * (restart - 1) / restarts_;
+      const double end = kFirst + (1.0 - kFirst) * restart / restarts_;
+      MemorySearch memory_search(problem_, catalog_, options_.search.max_splits, seed, interrupt_);
+      if (const std::optional<SplitPlan> plan = memory_search.find_at_random(kAttemptsToRestart)) {
+        anneal(*plan, seed, begin, end);
+      }
+    }
+  }
+
+  /// Goes on from a plan from one part of the time to another.
+  void anneal(const SplitPlan& plan, std::uint64_t seed, double begin, double end) {
+    local_search_.emplace(networks_, problem_, catalog_, options_.search.max_splits, seed,
                           interrupt_);
-    local_search_->start(
-        to_split_plan(problem_, catalog_, answer_.plan->column_splits, answer_.plan->placement));
-    const auto evaluations = static_cast<double>(options_.evaluations.value_or(default_budget()));
-    const Clock::time_point start = Clock::now();
-    const std::chrono::duration<double> seconds = options_.deadline.value_or(start) - start;
-    double begin = 0.0;
-    double length = (kLonger - 1.0) / (std::pow(kLonger, kAnnealings) - 1.0);
+    local_search_->start(plan);
+    double length = (end - begin) * (kLonger - 1.0) / (std::pow(kLonger, kAnnealings) - 1.0);
     for (int annealing = 1; annealing <= kAnnealings; ++annealing, length *= kLonger) {
-      const double end = annealing == kAnnealings ? 1.0 : begin + length;
+      const double stop = annealing == kAnnealings ? end : begin + length;
       local_search_->run([&](std::int64_t done) {
         tell(local_search_->best_cost());
-        const std::chrono::duration<double> passed = Clock::now() - start;
-        const double part =
-            options_.deadline ? passed / seconds : static_cast<double>(done) / evaluations;
-        return (part - begin) / (end - begin);
+        return (part_over(done) - begin) / (stop - begin);
       });
-      begin = end;
+      begin = stop;
     }
     keep_improved();
+  }
+
+  /// How much of the time is over.
+  double part_over(std::int64_t evaluations_at_hand) const {
+    if (options_.deadline) {
+      return (Clock::now() - begun_) / std::chrono::duration<double>(*options_.deadline - begun_);
+    }
+    return static_cast<double>(answer_.evaluations + evaluations_at_hand) / budget_;
   }
 
   /// Evaluations that take about as long as the published search has taken.
@@ -137,9 +164,13 @@ class AutoSearch {
     const double nanoseconds =
         (kEvaluation + kDevice * problem_.devices()) * objective_.calls_per_plan();
     const double evaluations = kPlacement * static_cast<double>(placements_) / nanoseconds;
-    const std::int64_t most = objective_.is_mean() ? kMostOfMeans : kMostAtLeast;
-    const std::int64_t least =
-        std::clamp<std::int64_t>(kEvaluationsOfTables / problem_.tables(), 256, most);
+    std::int64_t least =
+        std::clamp<std::int64_t>(kEvaluationsOfTables / problem_.tables(), 256, kMostAtLeast);
+    if (objective_.is_mean()) {
+      least = kMostOfMeans;
+    } else if (restarts_ > 0) {
+      least = kOfFewTables;
+    }
     return std::max(least, static_cast<std::int64_t>(evaluations));
   }
 
@@ -147,7 +178,7 @@ class AutoSearch {
     if (!local_search_) {
       return;
     }
-    answer_.evaluations = local_search_->evaluations();
+    answer_.evaluations += local_search_->evaluations();
     if (local_search_->best_cost() < answer_.objective) {
       take(from_split_plan(problem_, catalog_, local_search_->best()));
     }
@@ -183,6 +214,9 @@ class AutoSearch {
   PlanObjective objective_;
   std::optional<LocalSearch> local_search_;
   std::int64_t placements_ = 0;
+  const int restarts_;
+  Clock::time_point begun_;  // to improve the first plan
+  double budget_ = 0.0;      // of evaluations
   double told_ = std::numeric_limits<double>::infinity();
   AutoAnswer answer_;
 };

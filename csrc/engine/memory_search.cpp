@@ -31,8 +31,8 @@ MemorySearch::MemorySearch(const Problem& problem, ShardCatalog& catalog, int ma
       devices_(problem.devices()),
       random_(seed) {}
 
-std::optional<SplitPlan> MemorySearch::find(int attempts) {
-  for (int attempt = 0; attempt < attempts; ++attempt) {
+std::optional<SplitPlan> MemorySearch::find(int first, int attempts) {
+  for (int attempt = first; attempt < first + attempts; ++attempt) {
     place(attempt);
     if (overflow_ == 0 || repair()) {
       return plan_;
@@ -68,11 +68,11 @@ void MemorySearch::place(int attempt) {
   plan_ = {};
   bytes_.assign(static_cast<std::size_t>(devices_), 0);
   overflow_ = 0;
-  // The largest first, but for a little chance after the first two attempts.
+  // The largest first, but for a little chance after the first attempts.
   using Sized = std::pair<double, Kind>;
   std::priority_queue<Sized, std::vector<Sized>, std::less<>> waiting;
   const auto push = [&](Kind kind) {
-    const double chance = attempt < 2 ? 1.0 : 0.5 + random_.uniform();
+    const double chance = attempt < kOrdered ? 1.0 : 0.5 + random_.uniform();
     waiting.emplace(static_cast<double>(catalog_.bytes(kind)) * chance, kind);
   };
   for (int table = 0; table < problem_.tables(); ++table) {

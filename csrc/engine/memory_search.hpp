@@ -27,7 +27,10 @@ class MemorySearch {
                Interrupt& interrupt);
 
   /// A plan; nothing where none was found in so many attempts. Throws Interrupted.
-  std::optional<SplitPlan> find(int attempts);
+  std::optional<SplitPlan> find(int attempts) { return find(0, attempts); }
+
+  /// The same, but none of the attempts begins with the largest shards alone.
+  std::optional<SplitPlan> find_at_random(int attempts) { return find(kOrdered, attempts); }
 
  private:
   using Kind = ShardCatalog::Kind;
@@ -41,6 +44,9 @@ class MemorySearch {
     std::int64_t unevenness = 0;  // of the two devices after it, among equals
   };
 
+  static constexpr int kOrdered = 2;  // attempts that place the largest first, without chance
+
+  std::optional<SplitPlan> find(int first, int attempts);
   void place(int attempt);
   void put(Kind kind, int device);
   bool repair();
