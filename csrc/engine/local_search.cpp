@@ -176,6 +176,7 @@ void LocalSearch::run(const Progress& progress) {
 
 /// Draws changes, and takes one of them or none; `done` of the annealing is over.
 void LocalSearch::step(double done) {
+  ++steps_;
   const std::size_t count = draw_changes();
   if (count == 0) {
     evaluations_ += static_cast<std::int64_t>(kLanes);  // it might go on forever

@@ -34,6 +34,9 @@ class LocalSearch {
   LocalSearch(const CostNetworks& networks, const Problem& problem, ShardCatalog& catalog,
               int max_splits, std::uint64_t seed, Interrupt& interrupt);
 
+  /// Takes hardly any change that makes the plan dearer, for when there is little time.
+  void keep_cool() { hot_ = kCool; }
+
   /// From now on shards with an origin that lie on another device than that take no more than
   /// `most_moved` bytes in all.
   void keep_near(std::vector<Origin> origins, double most_moved);
@@ -49,10 +52,15 @@ class LocalSearch {
   const SplitPlan& best() const { return best_; }
   double best_cost() const { return best_cost_; }
 
+  /// Times that changes were drawn, so far.
+  std::int64_t steps() const { return steps_; }
+
   /// By PlanObjective, so far.
   std::int64_t evaluations() const { return evaluations_; }
 
  private:
+  static constexpr double kCool = 1e-4;
+
   using Kind = ShardCatalog::Kind;
 
   /// What a device would hold after a change.
@@ -115,11 +123,12 @@ class LocalSearch {
   PlanObjective objective_;
   const std::size_t devices_;
   const std::size_t sums_size_;
-  const double hot_;
+  double hot_;
   std::vector<Origin> origins_;
   double most_moved_ = 0.0;
   Random random_;
   std::int64_t evaluations_ = 0;
+  std::int64_t steps_ = 0;
 
   // The plan at hand.
   SplitPlan plan_;

@@ -23,7 +23,7 @@ namespace {
 using Kind = ShardCatalog::Kind;
 
 constexpr int kNowhere = -1;
-constexpr double kForNothing = 0.25;  // of the evaluations, for changes that move nothing
+constexpr double kForNothing = 0.25;  // of the time, for changes that move nothing
 
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
@@ -56,26 +56,12 @@ class Replan {
     LocalSearch local_search(networks_, problem_, catalog_,
                              std::max(options_.max_splits, plan_.splits), options_.seed,
                              interrupt_);
+    local_search.keep_cool();
     // First what moves nothing: where to put what is new, and splits.
-    const auto evaluations = static_cast<double>(options_.evaluations.value_or(default_budget()));
     const double moved_already = moved();
-    local_search.keep_near(origins_, moved_already);
-    local_search.start(plan_);
-    local_search.run([&](std::int64_t done) {
-      return static_cast<double>(done) >= kForNothing * evaluations
-                 ? 1.0
-                 : static_cast<double>(done) / (kForNothing * evaluations);
-    });
-    plan_ = local_search.best();
+    improve(local_search, moved_already, 0.0, kForNothing);
     if (options_.most_moved > moved_already) {
-      local_search.keep_near(origins_, options_.most_moved);
-      local_search.start(plan_);
-      local_search.run([&](std::int64_t done) {
-        return static_cast<double>(done) >= evaluations
-                   ? 1.0
-                   : (static_cast<double>(done) / evaluations - kForNothing) / (1.0 - kForNothing);
-      });
-      plan_ = local_search.best();
+      improve(local_search, options_.most_moved, kForNothing, 1.0);
     }
     SplitsAndPlacement found = splits();
     Plan plan = evaluate_plan(networks_, problem_, catalog_, std::move(found.column_splits),
@@ -89,11 +75,28 @@ class Replan {
   }
 
  private:
-  std::int64_t default_budget() const {
+  /// Makes the plan cheaper from one part of the time to another, moving so many bytes at most.
+  void improve(LocalSearch& local_search, double most_moved, double begin, double end) {
+    local_search.keep_near(origins_, most_moved);
+    local_search.start(plan_);
+    local_search.run([&](std::int64_t evaluations) {
+      return (part_over(local_search, evaluations) - begin) / (end - begin);
+    });
+    plan_ = local_search.best();
+  }
+
+  /// How much of the time is over. Where nothing else is said it is counted in steps: most of what
+  /// is drawn may not be allowed to move, so that few plans are evaluated in each.
+  double part_over(const LocalSearch& local_search, std::int64_t evaluations) const {
+    if (options_.evaluations) {
+      return static_cast<double>(evaluations) /
+             static_cast<double>(std::max<std::int64_t>(1, *options_.evaluations));
+    }
     constexpr double kNanoseconds = 8e6;
-    constexpr double kEvaluation = 1300.0;  // as measured
-    constexpr double kDevice = 130.0;
-    return static_cast<std::int64_t>(kNanoseconds / (kEvaluation + kDevice * problem_.devices()));
+    constexpr double kStep = 20e3;  // as measured
+    constexpr double kDevice = 2e3;
+    return static_cast<double>(local_search.steps()) * (kStep + kDevice * problem_.devices()) /
+           kNanoseconds;
   }
 
   /// The plan before, with new tables and what is lost nowhere yet.
