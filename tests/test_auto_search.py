@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from neuroshard_fast import (
     Cluster,
     CostModels,
     Planner,
+    ShardingPlan,
     _core,
     examples,
 )
@@ -460,3 +463,17 @@ def test_what_cannot_be_planned_is_explained(
     answer = _core.auto_search(small_networks(problem.devices), problem, **options)
     assert answer.plan is None
     assert answer.impossible == reason
+
+
+def test_ctrl_c_on_the_command_line_leaves_the_best_plan(tmp_path: Path) -> None:
+    POOL.save(tmp_path / "tables.json")
+    command = [sys.executable, "-m", "neuroshard_fast.cli.main", "plan"]
+    command += [str(tmp_path / "tables.json"), "--devices", "64", "--memory", "80GiB"]
+    command += ["--deadline-ms", "60000", "-o", str(tmp_path / "plan.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(4.0)  # Python starts, tables are read
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "the search was stopped: the best plan until then" in printed
+    assert ShardingPlan.load(tmp_path / "plan.json").interrupted

@@ -66,6 +66,13 @@ def format_plan(plan: ShardingPlan) -> str:
         f"{len(plan.column_splits)} column splits)",
         provenance(plan.cost_models, plan.batch_size),
     ]
+    if plan.interrupted:
+        lines.append("the search was stopped: the best plan until then")
+    if plan.mean_cost_ms is not None:
+        lines.append(
+            f"{plan.mean_cost_ms:.3f} ms on average over orders of the devices: these cost models know "
+            "devices by their numbers"
+        )
     if plan.high_cost_ms is not None:
         lines.append(
             f"doubt: {plan.high_cost_ms:.3f} ms if every part costs what nine of ten stay below (“high”)"

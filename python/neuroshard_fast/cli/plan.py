@@ -72,6 +72,16 @@ def run(args: argparse.Namespace) -> int:
             planner.capture(args.capture)
             print(f"planning call captured in {args.capture}")
         raise
+    except KeyboardInterrupt:
+        if planner.interrupted_plan is None:
+            raise
+        # What was found until then may be all that there is time for.
+        if args.output is not None:
+            planner.interrupted_plan.save(args.output)
+        print(format_plan(planner.interrupted_plan))
+        if args.output is not None:
+            print(f"plan written to {args.output}")
+        raise
     # Files first: whoever reads what is printed may stop reading.
     if args.output is not None:
         plan.save(args.output)
