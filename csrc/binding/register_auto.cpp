@@ -17,6 +17,7 @@
 #include "engine/exhaustive_search.hpp"
 #include "engine/interrupt.hpp"
 #include "engine/plain_annealing.hpp"
+#include "engine/lower_bound.hpp"
 #include "engine/plan.hpp"
 #include "engine/plan_cost.hpp"
 #include "engine/plan_objective.hpp"
@@ -237,6 +238,16 @@ void register_auto(py::module_& module) {
         return found ? std::optional(std::pair(found->plan, found->objective)) : std::nullopt;
       },
       py::arg("networks"), py::arg("problem"), py::kw_only(), py::arg("max_splits"));
+
+  module.def(
+      "lower_bound",
+      [](const CostNetworks& networks, const Problem& problem, double upper, int max_splits) {
+        return interruptible([&](Interrupt& interrupt) {
+          return lower_bound(networks, problem, upper, max_splits, interrupt);
+        });
+      },
+      py::arg("networks"), py::arg("problem"), py::kw_only(), py::arg("upper"),
+      py::arg("max_splits") = 10);
 }
 
 }  // namespace neuroshard::binding
