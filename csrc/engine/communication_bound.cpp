@@ -64,13 +64,6 @@ std::vector<AllToAllBound::NodeClass> AllToAllBound::node_classes(std::int64_t d
   return classes;
 }
 
-void AllToAllBound::Affine::add(double factor, const Affine& other) {
-  constant += factor * other.constant;
-  dim += factor * other.dim;
-  node += factor * other.node;
-  wait += factor * other.wait;
-}
-
 AllToAllBound::AllToAllBound(const SharedNetworks& networks,
                              const SharedCommunication& communication, int devices,
                              double output_dim)
@@ -123,12 +116,8 @@ AllToAllBound::AllToAllBound(const SharedNetworks& networks,
     head_.push_back({.own = row_of(head.front(), unit, 0, channels),
                      .mean = row_of(head.front(), unit, 2 * channels, channels),
                      .maximum = row_of(head.front(), unit, channels, channels)});
-    for (const Channels& way : {head_.back(), absorbed(head_.back())}) {
-      low_.push_back(row(way));
-    }
-    for (const Channels& way : {negative(head_.back()), absorbed(negative(head_.back()))}) {
-      high_.push_back(row(way));
-    }
+    low_.push_back(row(absorbed(head_.back())));
+    high_.push_back(row(absorbed(negative(head_.back()))));
   }
   cost_weights_ = row_of(head.back(), 0, 0, head.back().inputs());
   cost_bias_ = head.back().bias().front();
@@ -259,11 +248,10 @@ AllToAllBound::ClassLines AllToAllBound::lines(const Box& box, const Box& touche
       const Range value{.low = lowest(1.0, box), .high = -lowest(-1.0, box)};
       const ReluLines relu =
           relu_lines(value, std::midpoint(lowest(1.0, touched), -lowest(-1.0, touched)));
-      Affine& below = result[i].below.emplace_back();
-      below.add(relu.below, unit);
-      Affine& above = result[i].above.emplace_back();
-      above.add(relu.above, unit);
-      above.constant += relu.above_constant;
+      std::array<Affine, 2>& below_above = result[i].emplace_back().lines;
+      below_above[0].add(relu.below, unit);
+      below_above[1].add(relu.above, unit);
+      below_above[1].constant += relu.above_constant;
     }
   }
   return result;
@@ -276,7 +264,7 @@ AllToAllBound::Affine AllToAllBound::below(const std::vector<double>& weights,
                                            const Lines& lines) const {
   Affine sum;
   for (std::size_t unit = 0; unit < weights.size(); ++unit) {
-    sum.add(weights[unit], weights[unit] > 0.0 ? lines.below[unit] : lines.above[unit]);
+    sum.add(weights[unit], lines[unit].lines[weights[unit] > 0.0 ? 0 : 1]);
   }
   return sum;
 }
@@ -309,10 +297,9 @@ double AllToAllBound::least_mean(const std::vector<double>& weights, const Known
   return constant + of_dim * output_dim_ / devices_ + neuroshard::least(of_wait, known.mean_wait);
 }
 
-/// The least of a row for a device in the box, whose hidden units lie between the lines.
-double AllToAllBound::least_row(const Row& row, const Known& known, const ClassLines& lines,
-                                const Box& box) const {
-  double sum = row.constant + least_own(row.own, lines, box) + least_mean(row.mean, known);
+/// The least of a row without the device's own part.
+double AllToAllBound::others(const Row& row, const Known& known) const {
+  double sum = row.constant + least_mean(row.mean, known);
   for (std::size_t channel = 0; channel < row.maximum.size(); ++channel) {
     sum += neuroshard::least(row.maximum[channel], known.maximum[channel]);
   }
@@ -329,7 +316,10 @@ AllToAllBound::Known AllToAllBound::know(const LoadCell& cell) const {
   Known known{.all = box_of(cell, has_wait_),
               .mean_wait = has_wait_ ? cell.mean_wait : Range{},
               .mean_lines = {},
-              .maximum = {}};
+              .mean = {},
+              .maximum = {},
+              .low = {},
+              .high = {}};
   double nodes = 0.0;
   for (const NodeClass& of_class : classes_) {
     nodes += of_class.count;
@@ -364,12 +354,17 @@ AllToAllBound::Known AllToAllBound::know(const LoadCell& cell) const {
     const std::vector<double>& weights = channel_weights_[channel];
     std::ranges::transform(weights, minus.begin(), std::negate<>{});
     double low = least_mean(weights, known);
+    known.mean.push_back(low + channel_bias_[channel]);
     for (std::size_t i = 0; i < boxes.size(); ++i) {
       low = std::max(low, least_own(weights, lines_of[i], boxes[i]));
     }
     const double high = std::max(low, -least_own(minus, lines_of_all, known.all));
     known.maximum.push_back(
         {.low = low + channel_bias_[channel], .high = high + channel_bias_[channel]});
+  }
+  for (std::size_t unit = 0; unit < head_.size(); ++unit) {
+    known.low.push_back(others(low_[unit], known));
+    known.high.push_back(others(high_[unit], known));
   }
   return known;
 }
@@ -379,28 +374,20 @@ std::vector<Range> AllToAllBound::head_units(const Known& known, const ClassLine
                                              const Box& box) const {
   std::vector<Range> units;
   units.reserve(head_.size());
-  const auto best = [&](const std::vector<Row>& rows, std::size_t unit) {
-    return std::max(least_row(rows[2 * unit], known, lines, box),
-                    least_row(rows[2 * unit + 1], known, lines, box));
-  };
   for (std::size_t unit = 0; unit < head_.size(); ++unit) {
-    units.push_back({.low = head_bias_[unit] + best(low_, unit),
-                     .high = head_bias_[unit] - best(high_, unit)});
+    units.push_back(
+        {.low = head_bias_[unit] + known.low[unit] + least_own(low_[unit].own, lines, box),
+         .high = head_bias_[unit] - known.high[unit] - least_own(high_[unit].own, lines, box)});
   }
   return units;
 }
 
 /// The head's hidden units before ReLU for about the mean device.
 std::vector<double> AllToAllBound::near_mean(const Known& known, bool is_low) const {
-  const std::vector<double> no_weights(channel_weights_.front().size());
-  std::vector<double> channels = channel_bias_;
-  for (std::size_t channel = 0; channel < channels.size(); ++channel) {
-    channels[channel] += least_mean(channel_weights_[channel], known);
-  }
   std::vector<double> units = head_bias_;
   for (std::size_t unit = 0; unit < head_.size(); ++unit) {
-    units[unit] += dot(head_[unit].own, channels) + dot(head_[unit].mean, channels);
-    for (std::size_t channel = 0; channel < channels.size(); ++channel) {
+    units[unit] += dot(head_[unit].own, known.mean) + dot(head_[unit].mean, known.mean);
+    for (std::size_t channel = 0; channel < known.mean.size(); ++channel) {
       const Range maximum = known.maximum[channel];
       units[unit] += head_[unit].maximum[channel] *
                      (is_low ? maximum.low : std::midpoint(maximum.low, maximum.high));
@@ -434,10 +421,9 @@ double AllToAllBound::least_cost(const Known& known, const Box& box) const {
     std::ranges::transform(units, touched.begin(),
                            [&](Range unit) { return std::lerp(unit.low, unit.high, share); });
     const HeadLine line = head_line(units, touched);
-    const Channels sum = weighed_head(line.slope);
-    for (const Channels& way : {sum, absorbed(sum)}) {
-      result = std::max(result, line.constant + least_row(row(way), known, lines_of, box));
-    }
+    const Row sum = row(absorbed(weighed_head(line.slope)));
+    result = std::max(result, line.constant + others(sum, known) +
+                                  least_own(sum.own, lines_of, box));
   }
   return result - rounding(known.all);
 }
@@ -456,7 +442,7 @@ double AllToAllBound::least_mean_cost(const Known& known) const {
       by_mean.maximum[channel] -= moved;
     }
     for (const Channels& way : {sum, absorbed(sum), by_mean}) {
-      result = std::max(result, line.constant + least_row(row(way), known, lines_of, known.all));
+      result = std::max(result, line.constant + others(row(way), known));
     }
   }
   return result - rounding(known.all);
@@ -524,7 +510,11 @@ CommunicationBound::CommunicationBound(const SharedCommunication& networks, int 
   unit_ = std::max(unit_, static_cast<double>(std::ranges::max(costs)));
   even.backward(dims.data(), costs.data());
   unit_ = std::max(unit_, unit_ + static_cast<double>(std::ranges::max(costs)));
-  add(root(most_apart + backward_.most_apart(root(0.0))));
+  add(root(most_apart + backward_.most_apart(root(0.0))),
+      {.mean_forward = -kInfinity,
+       .last_forward = -kInfinity,
+       .mean_backward = -kInfinity,
+       .any_backward = -kInfinity});
 }
 
 LoadCell CommunicationBound::root(double most_wait) const {
@@ -583,17 +573,18 @@ bool CommunicationBound::tighten(LoadCell& cell) const {
          holds(cell.mean_wait, 1e-9);
 }
 
-void CommunicationBound::add(LoadCell cell) {
+/// What is known of a cell that holds this one holds for this one too.
+void CommunicationBound::add(LoadCell cell, const AllToAllCosts& known) {
   if (!tighten(cell)) {
     return;
   }
   const AllToAllBound::Costs forward = forward_.least(cell);
   const AllToAllBound::Costs backward = backward_.least(cell);
   cells_.push_back({.cell = cell,
-                    .costs = {.mean_forward = forward.mean,
-                              .last_forward = forward.last,
-                              .mean_backward = backward.mean,
-                              .any_backward = backward.any}});
+                    .costs = {.mean_forward = std::max(forward.mean, known.mean_forward),
+                              .last_forward = std::max(forward.last, known.last_forward),
+                              .mean_backward = std::max(backward.mean, known.mean_backward),
+                              .any_backward = std::max(backward.any, known.any_backward)}});
 }
 
 /// Where its range is widest, in terms of what it may matter to costs.
@@ -610,7 +601,7 @@ void CommunicationBound::halve(std::size_t number) {
                                           {.range = &LoadCell::most_of_node, .scale = of_node},
                                           {.range = &LoadCell::least_of_node, .scale = of_node},
                                           {.range = &LoadCell::mean_wait, .scale = 1.0}}};
-  const LoadCell cell = cells_[number].cell;
+  const auto [cell, known] = cells_[number];
   const auto* const widest = std::ranges::max_element(choices, {}, [&](const Choice& choice) {
     return (cell.*choice.range).width() * choice.scale;
   });
@@ -633,8 +624,8 @@ void CommunicationBound::halve(std::size_t number) {
   (high.*widest->range).low = middle;
   std::swap(cells_[number], cells_.back());
   cells_.pop_back();
-  add(low);
-  add(high);
+  add(low, known);
+  add(high, known);
 }
 
 double CommunicationBound::least(const Value& value, int halvings, Interrupt& interrupt) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -64,13 +65,18 @@ class AllToAllBound {
     double node = 0.0;
     double wait = 0.0;
 
-    void add(double factor, const Affine& other);
+    void add(double factor, const Affine& other) {
+      constant += factor * other.constant;
+      dim += factor * other.dim;
+      node += factor * other.node;
+      wait += factor * other.wait;
+    }
   };
-  /// What lies below and above the hidden units of a device.
-  struct Lines {
-    std::vector<Affine> below;
-    std::vector<Affine> above;
+  /// What lies below and above each hidden unit of a device.
+  struct BelowAbove {
+    std::array<Affine, 2> lines;
   };
+  using Lines = std::vector<BelowAbove>;
   using ClassLines = std::vector<Lines>;  // for each class of nodes
   /// A set of devices.
   struct Box {
@@ -97,7 +103,12 @@ class AllToAllBound {
     Box all;
     Range mean_wait;
     ClassLines mean_lines;       // below, they touch near the mean device
+    std::vector<double> mean;    // of each channel, at least
     std::vector<Range> maximum;  // of each channel
+    // Of the head's hidden units, and of their negatives, what is not the device's own: `others` of
+    // `low_` and `high_`.
+    std::vector<double> low;
+    std::vector<double> high;
   };
   /// A line below the cost of a device, over the hidden units of the head.
   struct HeadLine {
@@ -118,8 +129,7 @@ class AllToAllBound {
   double least_own(const std::vector<double>& weights, const ClassLines& lines,
                    const Box& box) const;
   double least_mean(const std::vector<double>& weights, const Known& known) const;
-  double least_row(const Row& row, const Known& known, const ClassLines& lines,
-                   const Box& box) const;
+  double others(const Row& row, const Known& known) const;
   std::vector<Range> head_units(const Known& known, const ClassLines& lines, const Box& box) const;
   std::vector<double> near_mean(const Known& known, bool is_low) const;
   HeadLine head_line(const std::vector<Range>& units, const std::vector<double>& touched) const;
@@ -142,7 +152,7 @@ class AllToAllBound {
   std::vector<double> head_bias_;
   std::vector<double> cost_weights_;                  // of the hidden units of the head
   double cost_bias_;
-  std::vector<Row> low_, high_;  // of `head_` and its negatives: as they are, and absorbed
+  std::vector<Row> low_, high_;  // of `head_` and its negatives
   Affine rounding_;  // at most, by the most of each number
 };
 
@@ -176,7 +186,7 @@ class CommunicationBound {
   LoadCell root(double most_wait) const;
   bool tighten(LoadCell& cell) const;
   void halve(std::size_t number);
-  void add(LoadCell cell);
+  void add(LoadCell cell, const AllToAllCosts& known);
 
   double devices_;
   double output_dim_;

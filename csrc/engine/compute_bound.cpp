@@ -15,7 +15,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 constexpr int kFirstTrials = 5;  // of prices, where none is known
 constexpr int kTrials = 2;       // from a price that was the best before
-constexpr int kCells = 4;        // of load
 
 double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
@@ -92,7 +91,6 @@ bool ComputeBound::lower_cap(double cap) {
   if (!split_what_is_too_dear()) {
     return false;
   }
-  use_cells_of_load();
   place_concave_neurons();
   return mean_ < cap_ + rounding_;
 }
@@ -235,19 +233,31 @@ bool ComputeBound::tighten(int trials) {
   return true;
 }
 
-/// Bounds for other loads than those under the cap, by prices around the best ones.
+/// Prices of load that are worth a try for a neuron, of the size of its contributions, which are the
+/// values at work.
+std::array<double, ComputeBound::kPrices> ComputeBound::prices() const {
+  double size = 0.0;
+  for (std::size_t table = 0; table < sums_.tables(); ++table) {
+    size += sums_.copies(table) * std::abs(values_[sums_.base(table)]);
+  }
+  const double unit = total_load_ > 0.0 ? size / total_load_ : 0.0;
+  std::array<double, kPrices> result = {-0.7, 0.0, 0.25, 0.5, 0.8, 1.2, 1.8, 3.6};
+  for (double& price : result) {
+    price *= unit;
+  }
+  return result;
+}
+
+/// Bounds for other loads than those under the cap.
 void ComputeBound::set_prices() {
-  constexpr std::array<double, kPrices> kTimes = {-0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 3.0};
   for (std::size_t neuron = 0; neuron < neurons_; ++neuron) {
     interrupt_->check();
     for (const double sign : {1.0, -1.0}) {
       copy_contributions(neuron, sign);
-      const double best = sign > 0.0 ? up_[neuron] : down_[neuron];
-      std::vector<Priced>& priced = sign > 0.0 ? priced_up_ : priced_down_;
+      const std::array<double, kPrices> tried = prices();
+      Priced* const priced = (sign > 0.0 ? priced_up_ : priced_down_).data() + neuron * kPrices;
       for (std::size_t i = 0; i < kPrices; ++i) {
-        const double price = kTimes[i] * best;
-        priced[neuron * kPrices + i] = {.price = price,
-                                        .sum = sums_.most_above(values_, loads_, price)};
+        priced[i] = {.price = tried[i], .sum = sums_.most_above(values_, loads_, tried[i])};
       }
     }
   }
@@ -290,7 +300,6 @@ bool ComputeBound::split_what_is_too_dear() {
         return false;
       }
     }
-    set_prices();
   }
   return true;
 }
@@ -322,62 +331,6 @@ double ComputeBound::alone(std::size_t kind) {
   return with_it.constant + dot(with_it.slope, sums) - most_negative(loads_of(with_it));
 }
 
-/// Devices of little load have other sums than those of much: in each cell of load another line is
-/// below f. One of these, moved down to where it is below f in all cells, can be better than a line
-/// made for all cells.
-void ComputeBound::use_cells_of_load() {
-  struct Cell {
-    Range loads;
-    Line line;
-    std::vector<double> slopes;  // of each kind
-  };
-  const double step = (room() - least_load_) / kCells;
-  if (!(step > 0.0) || !std::isfinite(step)) {
-    return;
-  }
-  std::vector<Cell> cells;
-  for (int i = 0; i < kCells; ++i) {
-    const Range loads{.low = least_load_ + step * i, .high = least_load_ + step * (i + 1)};
-    std::vector<Range> ranges = ranges_;
-    std::vector<double> at = bias_;
-    bool is_empty = false;
-    for (std::size_t neuron = 0; neuron < neurons_; ++neuron) {
-      Range& range = ranges[neuron];
-      range.high = std::min(range.high, bias_[neuron] + most_of(priced_up_, neuron, loads));
-      range.low = std::max(range.low, bias_[neuron] - most_of(priced_down_, neuron, loads));
-      is_empty |= range.low > range.high + 1e-9 * (1.0 + std::abs(range.low));
-      range.low = std::min(range.low, range.high);
-      at[neuron] += (mean_sums_[neuron] - bias_[neuron]) * std::midpoint(loads.low, loads.high) *
-                    devices_ / total_load_;
-    }
-    if (!is_empty) {
-      Line of_cell = line(ranges, at);
-      std::vector<double> slopes = loads_of(of_cell);
-      cells.push_back({.loads = loads, .line = std::move(of_cell), .slopes = std::move(slopes)});
-    }
-  }
-  std::vector<Line> lines;  // using one may change the loads, so all are made before
-  for (const Cell& cell : cells) {
-    interrupt_->check();
-    double constant = kInfinity;
-    for (const Cell& other : cells) {
-      // At least other.line - cell.line at sums of this cell.
-      for (std::size_t kind = 0; kind < values_.size(); ++kind) {
-        values_[kind] = cell.slopes[kind] - other.slopes[kind];
-      }
-      double price = 0.0;
-      const double most =
-          sums_.most_within(values_, loads_, other.loads, kFirstTrials, price);
-      constant = std::min(constant,
-                          empty(other.line) - dot(cell.line.slope, bias_) - most);
-    }
-    lines.push_back({.slope = cell.line.slope, .constant = constant});
-  }
-  for (const Line& of_all : lines) {
-    use(of_all);
-  }
-}
-
 /// Where w < 0, f falls with ReLU of the neuron, which is more than a line where sums of devices
 /// differ in sign. In the mean over the devices, let it be more than zero on k of them. The sum of
 /// ReLU over devices is then that of the sums of these k; their loads add up to at most k times
@@ -400,6 +353,7 @@ void ComputeBound::place_concave_neurons() {
     }
     interrupt_->check();
     copy_contributions(neuron, 1.0);
+    const std::array<double, kPrices> to_try = prices();
     double best = kInfinity;
     double best_slope = 0.0;
     double best_excess = 0.0;
@@ -408,7 +362,7 @@ void ComputeBound::place_concave_neurons() {
       // The mean of ReLU(z) - tried * z.
       std::array<Priced, kPrices> priced;
       for (std::size_t i = 0; i < kPrices; ++i) {
-        const double price = priced_up_[neuron * kPrices + i].price;
+        const double price = to_try[i];
         for (std::size_t kind = 0; kind < excess.size(); ++kind) {
           excess[kind] =
               std::max(values_[kind] - price * loads_[kind], 0.0) - tried * values_[kind];

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <vector>
@@ -56,7 +57,6 @@ class ComputeBound {
   bool tighten(int trials);
   bool split_what_is_too_dear();
   double alone(std::size_t kind);
-  void use_cells_of_load();
   void place_concave_neurons();
   void set_rounding();
 
@@ -65,6 +65,7 @@ class ComputeBound {
   std::vector<double> loads_of(const Line& line) const;
   double most_negative(const std::vector<double>& loads);
   void copy_contributions(std::size_t neuron, double sign);
+  std::array<double, kPrices> prices() const;
   void set_prices();
   double most_of(const std::vector<Priced>& priced, std::size_t neuron, Range loads) const;
   double empty(const Line& line) const;

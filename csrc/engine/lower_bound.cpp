@@ -20,8 +20,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-constexpr int kSteps = 4;            // of bisection
-constexpr int kFirstHalvings = 40;   // of cells of loads
+constexpr int kSteps = 6;            // of bisection
+constexpr int kFirstHalvings = 32;   // of cells of loads
 constexpr int kHalvings = 12;
 constexpr double kClose = 2e-3;      // to what is known, in proportion: good enough
 
