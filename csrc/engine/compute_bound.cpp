@@ -82,7 +82,7 @@ bool ComputeBound::lower_cap(double cap) {
   const bool is_first = line_.slope.empty();
   set_mean_sums();
   // The rounding depends on what a device under the cap can hold, and this on the rounding.
-  for (int round = is_first ? 3 : 2; round > 0; --round) {
+  for (int round = is_first ? 3 : 1; round > 0; --round) {
     if (!tighten(is_first ? kFirstTrials : kTrials)) {
       return false;
     }
@@ -92,13 +92,13 @@ bool ComputeBound::lower_cap(double cap) {
     return false;
   }
   place_concave_neurons();
-  return mean_ < cap_ + rounding_;
+  return is_possible();
 }
 
 /// The engine adds up n contributions and then the products of a dot product, each in an order of
-/// its own. So what it computes is off by at most rounding_factor(n + neurons + a few) times the sum
-/// of all magnitudes, weighed by |w|. Both this sum and n are bounded over devices under the cap. The
-/// computations in double here err in the same way, by 2^-29 times that over all shards.
+/// its own. So what it computes is off by at most rounding_factor(n + neurons + a few) times the
+/// sum of all magnitudes, weighed by |w|. Both this sum and n are bounded over devices under the
+/// cap. The computations in double here err in the same way, by 2^-29 times that over all shards.
 void ComputeBound::set_rounding() {
   constexpr double kOther = 32.0;  // the product, the bias, and padding of the dot product
   std::ranges::fill(values_, 1.0);
@@ -209,7 +209,7 @@ bool ComputeBound::use(const Line& line) {
     least_load_ = least;
   }
   mean_ = std::max(mean_, mean);
-  return mean_ < cap_ + rounding_;
+  return is_possible();
 }
 
 bool ComputeBound::tighten(int trials) {
@@ -221,8 +221,8 @@ bool ComputeBound::tighten(int trials) {
     interrupt_->check();
     Range& range = ranges_[neuron];
     copy_contributions(neuron, 1.0);
-    range.high = std::min(range.high, bias_[neuron] + sums_.most_within(values_, loads_, loads,
-                                                                        trials, up_[neuron]));
+    range.high = std::min(
+        range.high, bias_[neuron] + sums_.most_within(values_, loads_, loads, trials, up_[neuron]));
     copy_contributions(neuron, -1.0);
     range.low = std::max(range.low, bias_[neuron] - sums_.most_within(values_, loads_, loads,
                                                                       trials, down_[neuron]));
@@ -233,8 +233,8 @@ bool ComputeBound::tighten(int trials) {
   return true;
 }
 
-/// Prices of load that are worth a try for a neuron, of the size of its contributions, which are the
-/// values at work.
+/// Prices of load that are worth a try for a neuron, of the size of its contributions, which are
+/// the values at work.
 std::array<double, ComputeBound::kPrices> ComputeBound::prices() const {
   double size = 0.0;
   for (std::size_t table = 0; table < sums_.tables(); ++table) {
@@ -370,19 +370,19 @@ void ComputeBound::place_concave_neurons() {
         priced[i] = {.price = price, .sum = sums_.most(excess)};
       }
       double most = -kInfinity;
-      for (double above = 0.0; above <= devices_; above += 1.0) {
-        const Range loads{.low = std::max(total_load_ - (devices_ - above) * most_load,
-                                          above * least_load_),
-                          .high = above * most_load};
+      for (int count = 0; count <= static_cast<int>(devices_); ++count) {
+        const auto above = static_cast<double>(count);
+        const Range loads{
+            .low = std::max(total_load_ - (devices_ - above) * most_load, above * least_load_),
+            .high = above * most_load};
         double sum = kInfinity;
         for (const Priced& one : priced) {
           sum = std::min(sum, one.sum + price_of(one.price, loads));
         }
         most = std::max(most, (above * bias_[neuron] + sum) / devices_);
       }
-      const double offset =
-          std::min(most - tried * bias_[neuron],
-                   std::max(range.high * (1.0 - tried), -range.low * tried));
+      const double offset = std::min(most - tried * bias_[neuron],
+                                     std::max(range.high * (1.0 - tried), -range.low * tried));
       if (const double value = offset + tried * mean_sums_[neuron]; value < best) {
         best = value;
         best_slope = tried;

@@ -15,8 +15,8 @@ namespace neuroshard {
 /// Bounds of what devices compute, over all plans in which none of them computes for so long.
 ///
 /// The sums of a device, z, are those of an empty one and the contributions of its shards, and its
-/// cost is f(z) = bias + sum of w * max(z, 0) over the neurons. Where z lies in some ranges, f(z) is
-/// at least a line g z + h. Under a line every shard has a load, g times its contributions: the
+/// cost is f(z) = bias + sum of w * max(z, 0) over the neurons. Where z lies in some ranges, f(z)
+/// is at least a line g z + h. Under a line every shard has a load, g times its contributions: the
 /// mean cost of the devices is at least the line at the mean of their sums, which the loads of all
 /// shards give wherever these are. And the loads on a device that costs less than the cap have a
 /// sum below the cap's: this bounds its sums further, by Lagrange's bound (ShardSums::most_within),
@@ -43,7 +43,7 @@ class ComputeBound {
  private:
   struct Line {
     std::vector<double> slope;
-    double constant;
+    double constant = 0.0;
   };
   /// Prices, and the sums over shards that they give a bound by.
   struct Priced {
@@ -69,6 +69,7 @@ class ComputeBound {
   void set_prices();
   double most_of(const std::vector<Priced>& priced, std::size_t neuron, Range loads) const;
   double empty(const Line& line) const;
+  bool is_possible() const { return !(mean_ >= cap_ + rounding_); }
   double room() const { return cap_ + rounding_ - empty(line_); }
 
   Interrupt* interrupt_;
@@ -87,13 +88,13 @@ class ComputeBound {
   double mean_;
   double least_;
   double line_mean_;
-  std::vector<Range> ranges_;      // of the sums of any device
-  std::vector<double> mean_sums_;  // of the unsplit tables
-  Line line_;                      // that the loads are of
-  std::vector<double> loads_;      // [kinds]
-  double total_load_ = 0.0;        // of all shards, at least
-  double least_load_ = 0.0;        // of a device
-  std::vector<double> up_, down_;  // [neurons] the best prices
+  std::vector<Range> ranges_;                    // of the sums of any device
+  std::vector<double> mean_sums_;                // of the unsplit tables
+  Line line_;                                    // that the loads are of
+  std::vector<double> loads_;                    // [kinds]
+  double total_load_ = 0.0;                      // of all shards, at least
+  double least_load_ = 0.0;                      // of a device
+  std::vector<double> up_, down_;                // [neurons] the best prices
   std::vector<Priced> priced_up_, priced_down_;  // [neurons][kPrices]
   std::vector<double> values_;                   // [kinds] to work with
 };

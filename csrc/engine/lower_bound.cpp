@@ -7,9 +7,11 @@
 #include <stdexcept>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "communication_bound.hpp"
 #include "compute_bound.hpp"
+#include "rounding.hpp"
 #include "shard_catalog.hpp"
 #include "shard_sums.hpp"
 #include "workers.hpp"
@@ -20,10 +22,11 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-constexpr int kSteps = 6;            // of bisection
-constexpr int kFirstHalvings = 32;   // of cells of loads
+constexpr int kSteps = 6;           // of bisection
+constexpr int kFirstHalvings = 32;  // of cells of loads
 constexpr int kHalvings = 12;
-constexpr double kClose = 2e-3;      // to what is known, in proportion: good enough
+constexpr double kClose = 2e-3;    // to what is known, in proportion: good enough
+constexpr double kRounded = 1.01;  // much more than rounding can make of a number
 
 /// Asks: is there a plan that costs less than so much? For such plans bounds can be had that do not
 /// hold for others: no device computes for as long, so none holds as much.
@@ -78,9 +81,9 @@ class Question {
           // the mean of all devices.
           const double start = std::max(mean + costs.mean_backward + cell.mean_wait.low,
                                         least + costs.any_backward + cell.longest_wait.low);
-          const double of_cell = std::max(mean + costs.mean_backward + costs.mean_forward,
-                                          start + costs.last_forward);
-          return of_cell < cost ? value(costs, of_cell) : kInfinity;
+          const double of_cell =
+              std::max(mean + costs.mean_backward + costs.mean_forward, start + costs.last_forward);
+          return of_cell >= cost ? kInfinity : value(costs, of_cell);
         },
         halvings, interrupt_);
   }
@@ -117,6 +120,41 @@ bool has_two_layers(const SharedNetworks& networks) {
   return has_two_layers(networks.device()) && has_two_layers(networks.head());
 }
 
+/// The least of what the devices cost in the mean, by intervals. `inputs` are those of the network
+/// before standardisation, whose magnitudes are their upper ends.
+double least_mean(const Network& network, const std::vector<Range>& inputs) {
+  std::vector<Rounded> roundings;
+  roundings.reserve(inputs.size());
+  for (const Range& input : inputs) {
+    roundings.push_back({.magnitude = input.high, .error = rounding_factor(8.0) * input.high});
+  }
+  const std::vector<Range> costs = ranges(network, inputs);
+  const std::vector<Rounded> errors = rounded(network, std::move(roundings));
+  double sum = 0.0;
+  for (std::size_t device = 0; device < costs.size(); ++device) {
+    sum += costs[device].low - errors[device].error;
+  }
+  return sum / static_cast<double>(costs.size());
+}
+
+/// Networks of the published kind take the devices one by one, so that there are no symmetries by
+/// which to bound them well; and they may predict negative costs for what they were not trained on.
+/// A plan costs at least the mean over its devices, in whatever order these are.
+double lower_bound_of(const PerCountCommunication::Networks& networks, const Problem& problem,
+                      const ComputeBound& compute) {
+  const auto devices = static_cast<std::size_t>(problem.devices());
+  std::vector<Range> inputs(devices, {.low = 0.0, .high = problem.total_output_dim()});
+  const double backward = least_mean(networks.backward, inputs);
+  const std::vector<Range> of_backward = ranges(networks.backward, inputs);
+  double apart = compute.most_apart();
+  if (!of_backward.empty()) {
+    apart += std::ranges::max(of_backward, {}, &Range::high).high -
+             std::ranges::min(of_backward, {}, &Range::low).low;
+  }
+  inputs.resize(2 * devices, {.low = 0.0, .high = apart * kRounded});
+  return compute.mean() + backward + least_mean(networks.forward, inputs);
+}
+
 }  // namespace
 
 double lower_bound(const CostNetworks& networks, const Problem& problem, double upper,
@@ -134,14 +172,15 @@ double lower_bound(const CostNetworks& networks, const Problem& problem, double 
   }
   const ShardSums sums(networks, problem, catalog, max_splits);
   ComputeBound compute(networks, sums, problem.devices(), interrupt);
-  const auto* shared = std::get_if<SharedCommunication>(&networks.communication());
-  if (shared == nullptr || !has_two_layers(shared->forward()) ||
-      !has_two_layers(shared->backward())) {
-    return -kInfinity;
+  double bound = -kInfinity;
+  if (const auto* per_count = std::get_if<PerCountCommunication>(&networks.communication())) {
+    bound = lower_bound_of(per_count->networks(problem.devices()), problem, compute);
+  } else if (const auto& shared = std::get<SharedCommunication>(networks.communication());
+             has_two_layers(shared.forward()) && has_two_layers(shared.backward())) {
+    Question question(shared, problem, std::move(compute), interrupt);
+    bound = bisect(question, upper);
   }
-  Question question(*shared, problem, std::move(compute), interrupt);
-  const double bound = bisect(question, upper);
-  return std::isnan(bound) ? -kInfinity : bound;
+  return std::isnan(bound) ? -kInfinity : std::min(bound, upper);
 }
 
 }  // namespace neuroshard

@@ -9,7 +9,7 @@ namespace neuroshard {
 
 namespace {
 
-constexpr double kUnit = 0x1p-24;      // of fp32, rounding to nearest
+constexpr double kUnit = 0x1p-24;       // of fp32, rounding to nearest
 constexpr double kDenormal = 0x1p-149;  // the error of an operation whose result underflows
 
 }  // namespace
@@ -33,8 +33,7 @@ std::vector<Rounded> rounded(const AffineLayer& layer, const std::vector<Rounded
       magnitude += weight * inputs[i].magnitude;
       error += weight * inputs[i].error + kDenormal;
     }
-    outputs[output] = {.magnitude = magnitude,
-                       .error = error + factor * (magnitude + error)};
+    outputs[output] = {.magnitude = magnitude, .error = error + factor * (magnitude + error)};
   }
   return outputs;
 }

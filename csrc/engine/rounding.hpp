@@ -8,9 +8,9 @@
 
 namespace neuroshard {
 
-/// The most by which a sum of `terms` fp32 products differs from the exact sum, for each unit of the
-/// sum of the products' magnitudes, whatever the order: n u / (1 - n u) with u = 2^-24. Infinite for
-/// more terms than that formula is for.
+/// The most by which a sum of `terms` fp32 products differs from the exact sum, for each unit of
+/// the sum of the products' magnitudes, whatever the order: n u / (1 - n u) with u = 2^-24.
+/// Infinite for more terms than that formula is for.
 double rounding_factor(double terms);
 
 /// Of a number that the engine computes in fp32: how large its exact value can be, and how far the

@@ -42,18 +42,18 @@ ShardSums::ShardSums(const CostNetworks& networks, const Problem& problem, Shard
   for (ShardCatalog::Kind table = 0; table < problem.tables(); ++table) {
     first_.push_back(kinds_.size());
     double count = 1.0;
-    for (ShardCatalog::Kind kind = table; kind != ShardCatalog::kNone;
-         kind = catalog.piece(kind)) {
+    for (ShardCatalog::Kind kind = table; kind != ShardCatalog::kNone; kind = catalog.piece(kind)) {
       const bool is_split = catalog.piece(kind) != ShardCatalog::kNone;
       kinds_.push_back(kind);
       pieces_.push_back(is_split ? static_cast<double>(catalog.pieces(kind)) : 0.0);
-      most_of_kind_.push_back(count);
+      most_split_.push_back(is_split ? count : 0.0);
       count *= pieces_.back();
     }
   }
   base_ = first_;
   copies_.assign(tables(), 1.0);
   above_.resize(kinds());
+  gains_.resize(kinds());
   contributions_.resize(sums_ * kinds());
   for (std::size_t i = 0; i < kinds(); ++i) {
     const float* of_kind = catalog.contribution(kinds_[i]);
@@ -61,24 +61,14 @@ ShardSums::ShardSums(const CostNetworks& networks, const Problem& problem, Shard
       contributions_[sum * kinds() + i] = of_kind[sum];
     }
   }
-  set_links();
-}
-
-void ShardSums::set_links() {
-  links_.clear();
-  for (std::size_t table = 0; table < tables(); ++table) {
-    for (std::size_t kind = base_[table]; kind + 1 < first(table + 1); ++kind) {
-      links_.push_back(kind);
-    }
-  }
 }
 
 bool ShardSums::set_base(std::size_t table, std::size_t kind) {
   for (; base_[table] < kind; ++base_[table]) {
+    most_split_[base_[table]] = 0.0;
     splits_ -= copies_[table];
     copies_[table] *= pieces_[base_[table]];
   }
-  set_links();
   return splits_ >= 0.0;
 }
 
@@ -90,21 +80,21 @@ double ShardSums::most(std::span<const double> values) {
   if (splits_ <= 0.0) {
     return sum;
   }
-  const auto gain = [&](std::size_t kind) {
-    return pieces_[kind] * values[kind + 1] - values[kind];
-  };
+  for (std::size_t kind = 0; kind + 1 < values.size(); ++kind) {
+    gains_[kind] = pieces_[kind] * values[kind + 1] - values[kind];
+  }
   if (splits_ > kMostSorted) {
-    for (const std::size_t kind : links_) {
-      sum += std::max(gain(kind), 0.0) * std::min(most_of_kind_[kind], splits_);
+    for (std::size_t kind = 0; kind < gains_.size(); ++kind) {
+      sum += std::max(gains_[kind], 0.0) * std::min(most_split_[kind], splits_);
     }
     return sum;
   }
   top_.clear();
   held_ = 0.0;
   double floor = 0.0;
-  for (const std::size_t kind : links_) {
-    if (const double of_link = gain(kind); of_link > floor) {
-      insert({.gain = of_link, .count = most_of_kind_[kind]});
+  for (std::size_t kind = 0; kind < gains_.size(); ++kind) {
+    if (gains_[kind] > floor && most_split_[kind] > 0.0) {
+      insert({.gain = gains_[kind], .count = most_split_[kind]});
       floor = held_ >= splits_ ? top_.back().gain : 0.0;
     }
   }
@@ -151,19 +141,23 @@ double ShardSums::most_within(std::span<const double> values, std::span<const do
     double bound;
     double slope;
   };
-  const auto try_price = [&](double at) {
+  const auto try_price = [&](double at, bool is_last) {
     const double bound = most_above(values, loads, at) + price_of(at, range);
+    Trial trial{.price = at, .bound = bound, .slope = 0.0};
+    if (is_last) {
+      return trial;
+    }
     double load = 0.0;
     for (std::size_t table = 0; table < base_.size(); ++table) {
       load += above_[base_[table]] > 0.0 ? copies_[table] * loads[base_[table]] : 0.0;
     }
-    double slope = (at >= 0.0 ? range.high : range.low) - load;
-    if (at == 0.0 && load < range.high) {
-      slope = std::max(range.low - load, 0.0);
+    trial.slope = (at >= 0.0 ? range.high : range.low) - load;
+    if (at == 0.0 && load < range.high) {  // where the slope is not the same on both sides
+      trial.slope = std::max(range.low - load, 0.0);
     }
-    return Trial{.price = at, .bound = bound, .slope = slope};
+    return trial;
   };
-  Trial best = try_price(price);
+  Trial best = try_price(price, trials == 1);
   Trial last = best;
   Trial falling{.price = -std::numeric_limits<double>::infinity(), .bound = 0.0, .slope = 0.0};
   Trial rising{.price = std::numeric_limits<double>::infinity(), .bound = 0.0, .slope = 0.0};
@@ -182,7 +176,7 @@ double ShardSums::most_within(std::span<const double> values, std::span<const do
     if (!std::isfinite(next) || next == last.price) {
       break;
     }
-    last = try_price(next);
+    last = try_price(next, trial + 1 == trials);
     if (last.bound < best.bound) {
       best = last;
     }

@@ -36,9 +36,7 @@ class ShardSums {
   }
 
   /// The kinds of a table: `first(table)` … `first(table + 1)` - 1.
-  std::size_t first(std::size_t table) const {
-    return table < tables() ? first_[table] : kinds();
-  }
+  std::size_t first(std::size_t table) const { return table < tables() ? first_[table] : kinds(); }
 
   /// The first kind of a table that a plan may hold, and so many shards of it replace the table.
   std::size_t base(std::size_t table) const { return base_[table]; }
@@ -68,20 +66,19 @@ class ShardSums {
     double gain;
     double count;
   };
-  void set_links();
   void insert(Gain gain);
 
   std::vector<ShardCatalog::Kind> kinds_;
-  std::vector<double> pieces_;        // of a shard of this kind, 0 for the last of its chain
-  std::vector<double> most_of_kind_;  // shards of this kind that a plan has at most
-  std::vector<std::size_t> first_;    // kind, of each table
-  std::vector<std::size_t> base_;     // of each table
-  std::vector<double> copies_;        // of each table
-  std::vector<std::size_t> links_;    // kinds that can be split
+  std::vector<double> pieces_;      // of a shard of this kind, 0 for the last of its chain
+  std::vector<double> most_split_;  // shards of this kind that a plan splits at most
+  std::vector<std::size_t> first_;  // kind, of each table
+  std::vector<std::size_t> base_;   // of each table
+  std::vector<double> copies_;      // of each table
   std::size_t sums_;
   std::vector<float> contributions_;  // [sums][kinds]
   double splits_;                     // that are left
-  std::vector<double> above_;         // [kinds]
+  std::vector<double> above_;         // [kinds] to work with
+  std::vector<double> gains_;         // [kinds] what a split of this kind adds
   std::vector<Gain> top_;             // the largest ones, descending
   double held_ = 0.0;                 // splits in `top_`
 };

@@ -255,6 +255,20 @@ def exhaustive_search(
     It is there to measure other searches by: ValueError where a set of shards has over 1e8 placements.
     """
 
+def lower_bound(
+    networks: CostNetworks, problem: Problem, *, upper: float, max_splits: int = 10
+) -> float:
+    """What no plan with at most ``max_splits`` splits can have as its ``AutoAnswer.objective`` less than.
+
+    upper: ``AutoAnswer.objective`` of a plan; the answer is never more. It holds for costs as the engine
+        computes them. Memory caps and pins are not used: a plan that keeps them may have to cost more.
+
+    The bound is useful with shared communication networks, which the shipped models have. Those of the
+    published kind take devices one by one and may predict negative costs: with these it is the bound of
+    compute and what intervals say of the networks, often far below 0. -inf where nothing is known, as for a
+    set network, or shared networks, of another depth than two layers.
+    """
+
 def search(
     networks: CostNetworks,
     problem: Problem,
