@@ -124,7 +124,7 @@ AllToAllBound::AllToAllBound(const SharedNetworks& networks,
 /// The engine's features of a device differ from the exact ones by some roundings, and by those of
 /// the sums of output dims; what they do to its cost is bounded layer by layer. All of this is
 /// affine in how large features are, so it is found from four cases. The computations in double
-/// here err by 2^-29 times that, which one more term in every sum accounts for.
+/// here err by some 2^-29 times that, which `rounded` has room for.
 AllToAllBound::Affine AllToAllBound::affine_rounding(const SharedNetworks& networks,
                                                      double per_dim) const {
   const auto at = [&](double dim, double node, double wait) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -26,6 +27,25 @@ double chord(Range range) {
     return 1.0;
   }
   return range.high <= 0.0 ? 0.0 : range.high / range.width();
+}
+
+/// The greatest value of a concave function of 0 … last.
+template <typename Function>
+double greatest_of_concave(const Function& function, std::int64_t last) {
+  std::int64_t first = 0;
+  while (last - first > 3) {
+    const std::int64_t middle = std::midpoint(first, last);
+    if (function(middle) < function(middle + 1)) {
+      first = middle;
+    } else {
+      last = middle + 1;
+    }
+  }
+  double greatest = -kInfinity;
+  for (std::int64_t i = first; i <= last; ++i) {
+    greatest = std::max(greatest, function(i));
+  }
+  return greatest;
 }
 
 }  // namespace
@@ -369,8 +389,8 @@ void ComputeBound::place_concave_neurons() {
         }
         priced[i] = {.price = price, .sum = sums_.most(excess)};
       }
-      double most = -kInfinity;
-      for (int count = 0; count <= static_cast<int>(devices_); ++count) {
+      // Of so many devices above zero. It is concave in their number: a least of such functions.
+      const auto most_with = [&](std::int64_t count) {
         const auto above = static_cast<double>(count);
         const Range loads{
             .low = std::max(total_load_ - (devices_ - above) * most_load, above * least_load_),
@@ -379,8 +399,9 @@ void ComputeBound::place_concave_neurons() {
         for (const Priced& one : priced) {
           sum = std::min(sum, one.sum + price_of(one.price, loads));
         }
-        most = std::max(most, (above * bias_[neuron] + sum) / devices_);
-      }
+        return (above * bias_[neuron] + sum) / devices_;
+      };
+      const double most = greatest_of_concave(most_with, static_cast<std::int64_t>(devices_));
       const double offset = std::min(most - tried * bias_[neuron],
                                      std::max(range.high * (1.0 - tried), -range.low * tried));
       if (const double value = offset + tried * mean_sums_[neuron]; value < best) {

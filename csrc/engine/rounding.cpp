@@ -21,8 +21,8 @@ double rounding_factor(double terms) {
 
 std::vector<Rounded> rounded(const AffineLayer& layer, const std::vector<Rounded>& inputs) {
   const std::vector<float> weights = layer.weights();
-  // A product, and as many additions as there are inputs.
-  const double factor = rounding_factor(static_cast<double>(inputs.size() + 1));
+  // A product, as many additions as there are inputs, and one more in case they are added in parts.
+  const double factor = rounding_factor(static_cast<double>(inputs.size() + 3));
   std::vector<Rounded> outputs(layer.outputs());
   for (std::size_t output = 0; output < outputs.size(); ++output) {
     const auto row = std::span(weights).subspan(output * inputs.size(), inputs.size());
@@ -45,7 +45,7 @@ std::vector<Rounded> rounded(const Network& network, std::vector<Rounded> inputs
     const double magnitude = (inputs[i].magnitude + mean) / deviation;
     const double error = inputs[i].error / deviation + kDenormal / deviation;
     inputs[i] = {.magnitude = magnitude,
-                 .error = error + rounding_factor(2.0) * (magnitude + error) + kDenormal};
+                 .error = error + rounding_factor(3.0) * (magnitude + error) + kDenormal};
   }
   // A ReLU makes neither the magnitude nor the error larger.
   for (const AffineLayer& layer : network.layers()) {
