@@ -42,6 +42,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     doubt_penalty: share of the doubt of the cost models that counts as cost in the search: 0, none; 1
         searches with costs that nine of ten stay below; 10 at most.
     allow_batch_mismatch: plan although the cost models were made for another batch size.
+    lower_bound: also say what no plan can cost less than, by these cost models; takes as long as planning.
     """
 
     schema: Literal["neuroshard/options/1"] = "neuroshard/options/1"
@@ -56,6 +57,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_batch_mismatch: bool = False
     deadline_ms: float | None = None
     max_evaluations: int | None = None
+    lower_bound: bool = False
 
     def __post_init__(self) -> None:
         one_of(self.algorithm, "options: algorithm", ALGORITHMS)
@@ -77,10 +79,13 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if self.deadline_ms is not None and self.max_evaluations is not None:
             raise InputError("options: give deadline_ms or max_evaluations, not both")
         finite_number(self.doubt_penalty, "options: doubt_penalty", low=0.0, high=10.0)
-        if not isinstance(self.allow_batch_mismatch, bool):
-            raise InputError(
-                f"options: allow_batch_mismatch must be true or false, got {self.allow_batch_mismatch!r}"
-            )
+        for field in ("allow_batch_mismatch", "lower_bound"):
+            if not isinstance(getattr(self, field), bool):
+                raise InputError(
+                    f"options: {field} must be true or false, got {getattr(self, field)!r}"
+                )
+        if self.lower_bound and self.deadline_ms is not None:
+            raise InputError("options: lower_bound takes time of its own, beyond deadline_ms")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SearchOptions:

@@ -111,6 +111,8 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     assumed_histograms: tables whose reuse histogram was assumed.
     mean_cost_ms: the cost as a mean over orders of the devices, which is what algorithm "auto" makes small
         where communication networks know devices by their numbers; None where ``cost_ms`` is that.
+    lower_bound_ms: no plan with as many splits costs less, by these cost models; None where it was not asked
+        for, or nothing is known.
     interrupted: whether the search was cancelled, so that this is the best plan until then.
     outside_training: what of the plan lies far outside of what the cost models were trained on, in words.
     """
@@ -129,6 +131,7 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     assumed_histograms: tuple[str, ...] = ()
     high_cost_ms: float | None = None
     mean_cost_ms: float | None = None
+    lower_bound_ms: float | None = None
     interrupted: bool = False
     outside_training: tuple[str, ...] = ()
     planning_ms: float
@@ -141,8 +144,9 @@ class ShardingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         finite_number(self.cost_ms, "plan: cost_ms", low=-1e12, high=1e12)
         if self.high_cost_ms is not None:
             finite_number(self.high_cost_ms, "plan: high_cost_ms", low=-1e12, high=1e12)
-        if self.mean_cost_ms is not None:
-            finite_number(self.mean_cost_ms, "plan: mean_cost_ms", low=-1e12, high=1e12)
+        for field in ("mean_cost_ms", "lower_bound_ms"):
+            if getattr(self, field) is not None:
+                finite_number(getattr(self, field), f"plan: {field}", low=-1e12, high=1e12)
         if not isinstance(self.interrupted, bool):
             raise InputError(
                 f"plan: interrupted must be true or false, got {shown(self.interrupted)}"

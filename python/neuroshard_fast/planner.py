@@ -549,6 +549,7 @@ class Planner:
             cost_ms=found.cost,
             high_cost_ms=None if high is None else max(high),
             mean_cost_ms=searched.objective if searched is not None and searched.is_mean else None,
+            lower_bound_ms=self._lower_bound(cluster, options, problem, found),
             interrupted=searched is not None and searched.interrupted,
             devices=tuple(devices),
             shards=tuple(shards),
@@ -558,6 +559,20 @@ class Planner:
             outside_training=self._outside_training(tables, cluster, pieces, found),
             planning_ms=0.0,  # each call that is answered with it has its own
         )
+
+    def _lower_bound(
+        self,
+        cluster: Cluster,
+        options: SearchOptions,
+        problem: _core.Problem,
+        found: _core.Plan,
+    ) -> float | None:
+        if not options.lower_bound:
+            return None
+        bound = _core.lower_bound(
+            self._networks(cluster), problem, upper=found.cost, max_splits=options.max_splits
+        )
+        return bound if math.isfinite(bound) else None
 
     def _high_costs(
         self, cluster: Cluster, problem: _core.Problem, found: _core.Plan

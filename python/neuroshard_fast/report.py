@@ -66,6 +66,11 @@ def format_plan(plan: ShardingPlan) -> str:
         f"{len(plan.column_splits)} column splits)",
         provenance(plan.cost_models, plan.batch_size),
     ]
+    if plan.lower_bound_ms is not None:
+        gap = f", {1 - plan.lower_bound_ms / plan.cost_ms:.1%} less" if plan.cost_ms > 0 else ""
+        lines.append(
+            f"no plan costs less than {plan.lower_bound_ms:.3f} ms{gap}, as these cost models predict"
+        )
     if plan.interrupted:
         lines.append("the search was stopped: the best plan until then")
     if plan.mean_cost_ms is not None:

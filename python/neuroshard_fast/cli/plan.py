@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+import msgspec
+
 from neuroshard_fast.cli import plan_torchrec
 from neuroshard_fast.cli.common import (
     add_cluster_arguments,
@@ -42,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the whole planning call, also one without a plan, for neuroshard-bench",
     )
+    parser.add_argument(
+        "--no-lower-bound",
+        action="store_true",
+        help="do not say what no plan can cost less than; it is not said with --deadline-ms either",
+    )
     add_search_arguments(parser)
     plan_torchrec.add_arguments(parser)
 
@@ -60,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         picture_format(args.plot)
     devices, options = cluster(args), search_options(args)
+    if not args.no_lower_bound and options.deadline_ms is None:
+        options = msgspec.structs.replace(options, lower_bound=True)
     if args.capture is not None:
         require_capturable(options)
     tables = TableSet.load(args.tables)
